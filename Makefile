@@ -1,5 +1,5 @@
 # make demo   set up and train the demo federation
-# make quick  tests that compile nothing and start no process: most of what can be wrong, in under a minute
+# make quick  tests that compile nothing and start no process: most of what can be wrong, in about half a minute
 # make test   run every test
 # make lint   ruff, mypy and the layers of the package
 # make docs   the documentation as a site, in site/

@@ -16,6 +16,7 @@ NAMES = (
     "wide",
     "evaluation",
     "loading",
+    "defaults",
     "large",
     "start",
     "sweep",

@@ -16,7 +16,7 @@ def main() -> dict[str, Any]:
     """Seconds for all training samples."""
     data = ridge.federation()
     images = cnn.federation(2, 10, 4096 if jax.default_backend() == "cpu" else 60_000)
-    network = Simulation(images, [Cnn()] * 2, Objective("softmax"), Settings(batch_size=640))
+    network = Simulation(images, [Cnn()] * 2, Objective("softmax"), Settings(batch_size=640, step_size=0.05))
     figures = {}
     for name, engine, labels, flops, moved in (
         ("ridge", ridge.simulation(data), data.labels, 2 * 82, 4 * 82),

@@ -15,7 +15,7 @@ import numpy as np
 
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.messages.messages import Phi
+from tdcd.runtime.messages.messages import Part
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import encode
 from tdcd.runtime.process.forking import environment
@@ -63,7 +63,7 @@ def echo_round(folder: Path) -> float:
 
 
 def _size(phi: np.ndarray) -> int:
-    return len(encode(Phi("client.a.c1", "hub.a", 100, "0" * 32, phi=({"phi": Array.of(phi)},))))
+    return len(encode(Part("client.a.c1", "hub.a", 100, "0" * 32, flow="phi", arrays={"100.phi": Array.of(phi)})))
 
 
 def _turn() -> tuple[float, float, float]:

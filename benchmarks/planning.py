@@ -12,7 +12,7 @@ from tdcd.config import check_config
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.network import PRESETS
 from tdcd.planning import CANDIDATES, Recommendation, recommend_local_steps
-from tdcd.planning.cost import with_local_steps
+from tdcd.planning.forecast import with_local_steps
 from tdcd.training.train import simulate
 
 CONFIG = {

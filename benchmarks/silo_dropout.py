@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tdcd.compare.baselines import rewrite
 from tdcd.config import check_config
-from tdcd.config.baselines import rewrite
 from tdcd.config.resolve import Plan, plan
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.train import Result, train, train_plan

@@ -19,7 +19,7 @@ from tdcd.config import check_config
 from tdcd.records.history import Record, read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.reproduction.experiment import merge
-from tdcd.reproduction.measured import Measured, MeasuredCurve
+from tdcd.reproduction.results import MeasuredCurve, MeasuredTimes
 from tdcd.reproduction.sweep import predicted_ends
 from tdcd.runtime.process.forking import environment
 from tdcd.runtime.process.trial import Trial
@@ -152,7 +152,7 @@ def slow_silo() -> dict[str, Any]:
         f"{SLOWER} times that in the slow silo. Ridge regression on 2,000 rows, Q = {Q}; losses are those of the hubs, "
         "from one run each. On the left, when rounds are over by the network model; on the right, when they were."
     )
-    return {"gain": gains, "excess": excesses, **Measured(about=about, curves=curves).model_dump()}
+    return {"gain": gains, "excess": excesses, **MeasuredTimes(about=about, curves=curves).model_dump()}
 
 
 def main() -> dict[str, Any]:

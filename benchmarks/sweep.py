@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.figures import peak_memory
 from tdcd.training.run import finish
 from tdcd.training.sweep.grid import expand
-from tdcd.training.sweep.plans import planned
+from tdcd.training.sweep.runner import planned
 from tdcd.training.sweep.sweep import run_sweep
 
 KEYS = {

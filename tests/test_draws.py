@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tdcd.core.codecs.codec import Sending, seed_words
-from tdcd.core.dropout import SiloDropout
-from tdcd.core.participation import RandomClients
+from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.participation import RandomClients
 from tdcd.core.schedule import batch_ids
 from tdcd.data.table import holdout_mask
 

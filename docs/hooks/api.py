@@ -70,12 +70,21 @@ PAGES = {
 }
 
 
+NUMPYDOC = "\n    options: {docstring_style: numpy}"
+"""Estimators have docstrings in scikit-learn's form."""
+
+
 def pages() -> dict[str, str]:
     """Every page as Markdown, by its path."""
     public = [name for _, _, names in PAGES.values() for name in names if "." not in name]
     if sorted(public) != sorted(tdcd.__all__):
         raise ValueError(f"docs/hooks/api.py and tdcd.__all__ differ: {sorted(set(public) ^ set(tdcd.__all__))}")
     return {
-        f"reference/api/{path}.md": "\n\n".join([f"# {title}", text, *(f"::: tdcd.{name}" for name in names)]) + "\n"
+        f"reference/api/{path}.md": "\n\n".join([f"# {title}", text, *(_entry(name) for name in names)]) + "\n"
         for path, (title, text, names) in PAGES.items()
     }
+
+
+def _entry(name: str) -> str:
+    """What mkdocstrings shows of a name."""
+    return f"::: tdcd.{name}" + (NUMPYDOC if name.startswith("TwoTier") else "")

@@ -1,5 +1,7 @@
 """Formulas become MathML when the site is built: browsers draw it themselves, so no script and no font is loaded."""
 
+import inspect
+import pydoc
 import re
 from typing import Any
 
@@ -24,7 +26,10 @@ class Formulas(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of a module, a class, a function or an attribute."""
         if obj.docstring:
-            text = DIRECTIVE.sub(_as_fence, obj.docstring.value)
+            # What estimators have in common is put into their docstrings when they are imported.
+            is_filled = obj.path.startswith("tdcd.estimators.two_tier.TwoTier")
+            text = inspect.getdoc(pydoc.locate(obj.path)) if is_filled else None
+            text = DIRECTIVE.sub(_as_fence, text or obj.docstring.value)
             text = INLINE.sub(_as_span, text)
             text = ROLE.sub(r"`\1`", text)
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", text)

@@ -1,5 +1,5 @@
-"""What MkDocs does besides rendering docs/: it makes the reference from the code, shows files of the repository that
-pages link to, and gives headings the anchors that GitHub gives them.
+"""What MkDocs does besides rendering docs/: it makes the reference from the code and pages of notebooks, shows files
+of the repository that pages link to, and gives headings the anchors that GitHub gives them.
 """
 
 import posixpath
@@ -11,6 +11,7 @@ import api
 import commands
 import formulas
 import keys
+import notebooks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -40,7 +41,12 @@ def anchor(heading: str, _: str) -> str:
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
     """Add the pages that are not in docs/."""
-    made = {"reference/keys.md": keys.page(), "reference/commands.md": commands.page(), **api.pages()}
+    made = {
+        "reference/keys.md": keys.page(),
+        "reference/commands.md": commands.page(),
+        **api.pages(),
+        **notebooks.pages(),
+    }
     made |= {page: (ROOT / source).read_text("utf-8") for page, source in PROJECT.items()}
     linked = {path for file in files.documentation_pages() for path in _outside(file.src_uri, file.content_string)}
     linked |= {file.relative_to(ROOT).as_posix() for path in linked for file in _files(ROOT / path)}

@@ -37,7 +37,7 @@ LAYERS = [
             ("audit", "attacks on what|each party sees"),
             ("reproduction", "the paper's figures|and claims"),
             ("planning", "how many local steps;|the bound of a run"),
-            ("compare", "TDCD beside|its baselines"),
+            ("compare.comparison", "TDCD and|its baselines"),
             ("theory", "Theorem 1 and its|constants"),
         ],
     ),
@@ -61,7 +61,7 @@ LAYERS = [
     (
         "Inputs",
         [
-            ("config.resolve", "configuration|to plan"),
+            ("config.resolve", "configuration to plan;|baselines rewrite it"),
             ("alignment", "the ids that|all silos have"),
             ("tables", "CSV and Parquet|to features"),
             ("records", "history, metrics,|run folder"),
@@ -76,7 +76,7 @@ LAYERS = [
         "Mathematics",
         [
             ("blocks", "a silo's model:|init and phi"),
-            ("core", "Algorithm 1, the family around it,|losses, settings, ledger"),
+            ("core", "Algorithm 1, what a round is, the family,|losses, settings, ledger"),
         ],
     ),
 ]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from tdcd.data import load
 from tdcd.pages.kit.chart import Curve
-from tdcd.pages.kit.pictures import save_png
+from tdcd.pages.reproduction import save_png
 from tdcd.records.history import read_history
 
 HERE = Path(__file__).parent

@@ -11,8 +11,7 @@ import numpy as np
 
 from tdcd.pages.reproduction import draw_all, grouped
 from tdcd.reproduction.claims import Claim, comparisons_in_words, differences, judge, summed_up
-from tdcd.reproduction.provenance import made_in_words
-from tdcd.reproduction.results import Results, joined, read_results, write_results
+from tdcd.reproduction.results import Results, joined, made_in_words, read_results, write_results
 from tdcd.reproduction.statistics import t_interval
 
 HERE = Path(__file__).parent

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from tdcd.blocks import Block, Cnn, Linear, Mlp
     from tdcd.core.codecs.noise import GaussianNoise
     from tdcd.core.codecs.quantised import Quantised, QuantisedChange
-    from tdcd.core.combine import Hidden
-    from tdcd.core.dropout import SiloDropout
-    from tdcd.core.knowledge import Knowledge, LabelsAt
+    from tdcd.core.family.dropout import SiloDropout
+    from tdcd.core.family.heads import Hidden
+    from tdcd.core.family.labels import LabelsAt
+    from tdcd.core.family.momentum import ClientMomentum
+    from tdcd.core.family.overlap import Overlap
+    from tdcd.core.knowledge import Knowledge
     from tdcd.core.losses import Huber, Loss
-    from tdcd.core.momentum import ClientMomentum
     from tdcd.core.objective import Objective
     from tdcd.core.settings import Settings
-    from tdcd.core.timing import Overlap
     from tdcd.core.variant import Variant
     from tdcd.data import Table, load, standardize
     from tdcd.estimators.two_tier import TwoTierClassifier, TwoTierRegressor
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from tdcd.records.history import Record
     from tdcd.simulation.simulate import Simulation
     from tdcd.tables.errors import DataWarning
-    from tdcd.training.result import Result
-    from tdcd.training.train import train
+    from tdcd.training.train import Result, train
 
 __version__ = "0.2.0"
 
@@ -78,21 +78,21 @@ _MODULES = {
     "tdcd.federation.silos": ("Federation", "Silo"),
     "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
-    "tdcd.core.combine": ("Hidden",),
-    "tdcd.core.dropout": ("SiloDropout",),
-    "tdcd.core.knowledge": ("Knowledge", "LabelsAt"),
+    "tdcd.core.family.heads": ("Hidden",),
+    "tdcd.core.family.dropout": ("SiloDropout",),
+    "tdcd.core.knowledge": ("Knowledge",),
+    "tdcd.core.family.labels": ("LabelsAt",),
     "tdcd.core.codecs.noise": ("GaussianNoise",),
     "tdcd.core.losses": ("Huber", "Loss"),
-    "tdcd.core.momentum": ("ClientMomentum",),
+    "tdcd.core.family.momentum": ("ClientMomentum",),
     "tdcd.core.objective": ("Objective",),
     "tdcd.core.codecs.quantised": ("Quantised", "QuantisedChange"),
     "tdcd.core.settings": ("Settings",),
-    "tdcd.core.timing": ("Overlap",),
+    "tdcd.core.family.overlap": ("Overlap",),
     "tdcd.core.variant": ("Variant",),
     "tdcd.simulation.simulate": ("Simulation",),
     "tdcd.tables.errors": ("DataWarning",),
-    "tdcd.training.result": ("Result",),
-    "tdcd.training.train": ("train",),
+    "tdcd.training.train": ("Result", "train"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -4,9 +4,10 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from tdcd.alignment import METHODS, Alignment, AlignmentError
 from tdcd.alignment.messages import Announcement
 from tdcd.alignment.ristretto import hash_to_points
@@ -51,7 +52,7 @@ id_sets = st.lists(
 
 @pytest.mark.parametrize("method", METHODS)
 @given(sets=id_sets, rng=st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@num_examples(40)
 def test_every_silo_finds_the_plain_intersection_whatever_the_order_of_messages(method, sets, rng):
     parties = silos(sets, method, workers=1)
     deliver(parties, rng)

@@ -12,8 +12,14 @@ from tdcd.audit.attacks.columns import (
     rows_of_linear,
     variance_explained,
 )
-from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
-from tdcd.audit.attacks.slopes import labels_from_slopes, scores_from_slopes, uncorrected
+from tdcd.audit.attacks.labels import (
+    by_clusters,
+    by_probe,
+    labels_from_slopes,
+    recovery,
+    scores_from_slopes,
+    uncorrected,
+)
 from tdcd.audit.label_attacks import by_loss
 from tdcd.audit.modes import randomised
 from tdcd.blocks import Mlp

@@ -10,13 +10,12 @@ import pytest
 
 from support.well_formed import Page
 from tdcd.audit import Mode, audit, modes_of
-from tdcd.audit.lines import LINES
+from tdcd.audit.lines import _OUTCOMES, LINES, reading
 from tdcd.audit.modes import is_configured
-from tdcd.audit.readings import _OUTCOMES, reading
 from tdcd.audit.tables import overview
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.core.knowledge import LabelsAt
+from tdcd.core.family.labels import LabelsAt
 from tdcd.pages.audit import page, write_page
 
 KEYS = {
@@ -24,6 +23,7 @@ KEYS = {
     "data": {"source": "breast_cancer"},
     "federation": {"silos": 3, "clients": 3},
     "model": {"block": "linear"},
+    "train": {"step_size": 0.05},
 }
 PLAIN, MASKED, DP = Mode("plain"), Mode("masked", masked=True), Mode("label DP", epsilon=1.0)
 AT_ONE, AT_ONE_DP = Mode("plain", LabelsAt(0)), Mode("label DP", LabelsAt(0), epsilon=1.0)
@@ -172,7 +172,7 @@ def test_modes_fit_the_federation(planned):
 @pytest.mark.parametrize(
     ("keys", "options", "sentence"),
     [
-        ({"federation": {"silos": 1}}, {}, "there is one silo, and nobody else who could see anything"),
+        ({"federation": {"silos": 1}}, {}, "there is one silo, and no other party that could see anything"),
         ({"train": {"algorithm": "sgd"}}, {}, "train.algorithm = 'sgd': an audit attacks"),
         (
             {"train": {"class_weights": "balanced"}},

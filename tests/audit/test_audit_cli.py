@@ -46,7 +46,10 @@ def test_a_configuration_and_its_run_give_the_same_audit(tdcd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["small.toml", "--set", "federation.silos=1"], "there is one silo, and nobody else who could see anything"),
+        (
+            ["small.toml", "--set", "federation.silos=1"],
+            "there is one silo, and no other party that could see anything",
+        ),
         (["small.toml", "--rounds", "1"], "rounds = 1: an audit needs 2 rounds or more"),
         (["."], ". is not a run folder: it has no config.toml"),
         (["nowhere.toml"], "nowhere.toml"),

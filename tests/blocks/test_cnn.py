@@ -9,8 +9,7 @@ import pytest
 
 from support import oracle
 from tdcd.blocks import Cnn
-from tdcd.blocks.convolution import _convolve_patches, _convolve_rows, _convolve_short, _convolve_strips
-from tdcd.blocks.short_filters import short_filter
+from tdcd.blocks.convolution import _convolve_patches, _convolve_rows, _convolve_short, _convolve_strips, short_filter
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.federation.partition import shuffled_rows

@@ -12,10 +12,9 @@ import pytest
 
 from tdcd.blocks import Cnn
 from tdcd.blocks.convolution import pool
-from tdcd.blocks.kernels.choice import halves_for
-from tdcd.blocks.kernels.geometry import layers_of
-from tdcd.blocks.kernels.scaling import scale_for
+from tdcd.blocks.kernels.geometry import halves_for, layers_of
 from tdcd.blocks.kernels.stack import convolve_layers
+from tdcd.blocks.kernels.tiles import scale_for
 
 ROWS, COUNTS = 5, (3, 5)
 SHAPE = (11, 12)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tdcd.blocks.short_filters import short_filter
+from tdcd.blocks.convolution import short_filter
 
 
 @pytest.mark.parametrize("taps", [2, 3, 4, 5])

@@ -175,7 +175,7 @@ def test_a_module_of_another_width_is_told_by_both_widths_and_the_silo(torch):
     narrow = TorchBlock(lambda: torch.nn.Linear(5, 1, bias=False))
     words = "^silo 'bank': the module takes 5 features, but the silo has 3: give its first layer 3 inputs$"
     with pytest.raises(ValueError, match=words):
-        start_block(narrow, Settings(), 0, (3,), 1, "bank")
+        start_block(narrow, Settings(step_size=0.05), 0, (3,), 1, "bank")
     images = TorchBlock(lambda: torch.nn.Conv2d(1, 1, 3, bias=False))
     with pytest.raises(ValueError, match=r"^silo 'bank': the module does not take a sample of shape \(3,\): "):
-        start_block(images, Settings(), 0, (3,), 1, "bank")
+        start_block(images, Settings(step_size=0.05), 0, (3,), 1, "bank")

@@ -165,7 +165,9 @@ except AttributeError as error:
 def test_pages_of_tables_have_the_name_of_the_configuration(tmp_path):
     rows = "".join(f"{number},{number * 7 % 5},{number % 2}\n" for number in range(40))
     (tmp_path / "all.csv").write_text("id,x,y\n" + rows)
-    keys = '[data]\nsource = "files"\n[train]\nrounds = 1\nbatch_size = 8\n[model]\nblock = "linear"\n'
+    keys = (
+        '[data]\nsource = "files"\n[train]\nrounds = 1\nbatch_size = 8\nstep_size = 0.05\n[model]\nblock = "linear"\n'
+    )
     silo = '[[silos]]\nname = "bank"\nlabel = "y"\ntable = "all.csv"\n'
     (tmp_path / "credit.toml").write_text(keys + silo)
     (tmp_path / "other.toml").write_text('name = "Loans & cards"\n' + keys + silo)

@@ -36,7 +36,7 @@ def test_what_it_writes_is_taken_by_check_and_run(home):
     config = check_config(read_config(home / "federation.toml"))
     assert config.federation.labels == "bank"
     assert [silo.categorical for silo in config.silos] == [["city"], []]
-    assert config.train.batch_size == 47
+    assert config.train.step_size == "auto"
     check = tdcd("check", "federation.toml", "--silo", "bank", "--client", "c1", "--data", "bank.csv", cwd=home)
     assert check.exit_code == 0, check.output
     short = ["--set", "train.rounds=2", "--set", "evaluate.every=1", "--out", "run"]

@@ -49,7 +49,7 @@ def test_every_run_of_a_sweep_is_checked_and_trained_again(home):
 
 def test_a_changed_file_is_named_and_status_1(run):
     config = run / "config.toml"
-    config.write_text(config.read_text().replace("step_size = 0.05", "step_size = 0.06"))
+    config.write_text(config.read_text().replace("rounds = 6", "rounds = 7"))
     (run / "report.html").unlink()
     done = tdcd("verify", "run", "--replay", cwd=run.parent)
     assert (done.exit_code, done.stdout) == (1, "run: config.toml is not as it was written\n")

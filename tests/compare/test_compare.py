@@ -13,10 +13,10 @@ from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import Prediction
 from tdcd.compare.tables import costs, joining, summary
 from tdcd.config import ConfigError, check_config
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import Link, Network, preset
 from tdcd.core.pace import Work, seconds_per_round, silo_works
 from tdcd.core.stopping import Interrupted
-from tdcd.core.timing import Overlap
 from tdcd.pages.comparison import write_page
 from tdcd.records.history import read_history
 
@@ -24,7 +24,7 @@ KEYS = {
     "data": {"source": "diabetes"},
     "federation": {"silos": 2, "clients": [3, 2]},
     "model": {"block": "linear"},
-    "train": {"rounds": 6, "local_steps": 3, "batch_size": 32},
+    "train": {"step_size": 0.05, "rounds": 6, "local_steps": 3, "batch_size": 32},
     "evaluate": {"every": 2},
     "network": {"preset": "wan", "hub_hub": {"latency_ms": 8, "mbit_s": 80}, "step_ms": 3},
 }
@@ -212,12 +212,12 @@ def test_unknown_names_and_another_algorithm_are_refused_at_once():
         plan_all(CONFIG, ["fedprox", "tdcd", "overlap=1"])
     assert caught.value.problems == [
         "--with fedprox: there is no such baseline; there are sgd, distributed-sgd, fedbcd, fedavg, hierarchical-sgd, "
-        "local-sgd, tdcd-reused, and tdcd,KEY=VALUE",
+        "local-sgd, tdcd-reused, logistic, ridge, linear, boosting, and tdcd,KEY=VALUE",
         "--with tdcd: it is there anyway; say what to change, as in tdcd,overlap=2",
         "--with overlap=1: 'overlap=1' changes nothing; write tdcd before it, as in tdcd,overlap=1",
     ]
     with pytest.raises(ConfigError, match=r"train\.algorithm = 'sgd': a comparison starts from TDCD; leave it out"):
-        plan_all(check_config({"train": {"algorithm": "sgd"}}), [])
+        plan_all(check_config({"train": {"step_size": 0.05, "algorithm": "sgd"}}), [])
     with pytest.raises(ConfigError, match="--seeds 0: must be at least 1"):
         plan_all(CONFIG, [], seeds=0)
 

@@ -10,8 +10,8 @@ from tdcd.compare.entries import parse_entries
 from tdcd.compare.tables import summary
 from tdcd.config import ConfigError, check_config
 from tdcd.core.codecs.quantised import Quantised, QuantisedChange
-from tdcd.core.optimizers import ClientOptimizer
-from tdcd.core.timing import Overlap
+from tdcd.core.family.optimizers import ClientOptimizer
+from tdcd.core.family.overlap import Overlap
 from tdcd.pages.comparison import write_page
 from tdcd.training.run import run
 from tdcd.training.train import ledger_of, simulate
@@ -20,7 +20,7 @@ KEYS = {
     "data": {"source": "diabetes"},
     "federation": {"silos": 2, "clients": [3, 2]},
     "model": {"block": "linear"},
-    "train": {"rounds": 6, "local_steps": 4, "batch_size": 32},
+    "train": {"step_size": 0.05, "rounds": 6, "local_steps": 4, "batch_size": 32},
     "evaluate": {"every": 2},
     "network": {"preset": "wan", "step_ms": 3, "slower": {"silo2": 4}},
 }
@@ -63,7 +63,7 @@ def test_other_local_steps_are_as_many_in_all(steps, rounds, every):
     ("entry", "problem"),
     [
         ("tdcd,overlp=2", "there is no key 'overlp' that changes how TDCD trains. Did you mean 'overlap'? There are "),
-        ("tdcd,rounds=9", "there is no key 'rounds' that changes how TDCD trains. There are local_steps, batch_size, "),
+        ("tdcd,rounds=9", "there is no key 'rounds' that changes how TDCD trains. There are step_size, tol, "),
         ("tdcd,period.lab=4", "period.silo1, period.silo2"),
         ("tdcd,overlap=-1", "train.overlap = -1: must be greater than or equal to 0"),
         ("tdcd,phi_bits=5", "exchange.phi_bits = 5: must be 32, 8 or 4"),

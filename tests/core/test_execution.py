@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from tdcd.cli.app import app
 from tdcd.compare import plan_all
+from tdcd.compare.baselines import baseline_plans
 from tdcd.config import check_config
-from tdcd.config.baselines import baseline_plans
 from tdcd.config.resolve import plan
 from tdcd.core.execution import Execution
 from tdcd.training.train import simulate, train_plan
@@ -21,7 +21,7 @@ KEYS = {
     "data": {"source": "diabetes", "keep": "host"},
     "federation": {"clients": [5, 3]},
     "model": {"block": "linear", "l2": 0.1},
-    "train": {"rounds": 3, "local_steps": 2, "precision": "float32"},
+    "train": {"step_size": 0.05, "rounds": 3, "local_steps": 2, "precision": "float32"},
 }
 CHOSEN = Execution("host", "float32")
 
@@ -60,7 +60,7 @@ from pathlib import Path
 from tdcd.training.train import train_silo_only
 from tdcd.compare import compare, plan_all
 from tdcd.config import check_config
-from tdcd.reproduction.experiment import Curve, Experiment
+from tdcd.reproduction.experiment import Experiment, ExperimentCurve
 from tdcd.reproduction.sweep import run_experiment
 from tdcd.core.network import PRESETS
 from tdcd.planning import measure_bound, recommend_local_steps
@@ -78,7 +78,7 @@ train_silo_only(planned, out / "run")
 check = measure_bound(out / "run", devices=two)
 assert check.planned.execution.devices == 2
 compare(plan_all(check_config(keys), ["local-sgd"], two), PRESETS["lan"], out / "compare", step_seconds=1e-3)
-run_experiment(Experiment("fig2a", "", (Curve("x", keys),), 2, ()), out / "sweep", devices=two)
+run_experiment(Experiment("fig2a", "", (ExperimentCurve("x", keys),), 2, ()), out / "sweep", devices=two)
 """
 
 

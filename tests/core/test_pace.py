@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.ledgers import ledger as ledger_of
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import Link, Network
 from tdcd.core.pace import Work, round_ends, seconds_after, seconds_per_round, silo_works
-from tdcd.core.timing import Overlap
 
 pytestmark = pytest.mark.quick
 

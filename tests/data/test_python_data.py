@@ -17,7 +17,9 @@ def federation(features=FEATURES[:, :3], labels=YES, rows=ROWS, **options):
 
 
 def trained(of=None, loss="logistic"):
-    return train(of or federation(), Linear(), Objective(loss), Settings(batch_size=16, local_steps=2), rounds=2)
+    return train(
+        of or federation(), Linear(), Objective(loss), Settings(batch_size=16, local_steps=2, step_size=0.05), rounds=2
+    )
 
 
 @pytest.mark.parametrize("labels", [NAMES, NAMES.astype(object), NAMES.tolist()])
@@ -91,7 +93,7 @@ def test_standardized_labels_lead_back_to_the_datas_own_units():
     again, _ = standardize(after.take(np.arange(100)))
     np.testing.assert_allclose(again.labels * again.label_scale + again.label_mean, before.labels[:100])
     cut = Federation.cut(after, silos=2, clients=2)
-    result = train(cut, Linear(), Objective("squared"), Settings(batch_size=64), rounds=20)
+    result = train(cut, Linear(), Objective("squared"), Settings(batch_size=64, step_size=0.05), rounds=20)
     scores = result.scores([silo.features for silo in cut.silos])[:, 0]
     amounts = scores * result.federation.label_scale + result.federation.label_mean
     rmse = np.sqrt(np.mean((amounts - before.labels) ** 2))

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
@@ -30,7 +29,10 @@ def test_embedded_tables(source, shape, task, num_classes):
     assert source in SOURCES
 
 
+@pytest.mark.slow  # importing scikit-learn takes longer than all tests of this module
 def test_embedded_tables_are_those_of_scikit_learn():
+    from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+
     digits, breast_cancer, diabetes = load_digits(), load_breast_cancer(), load_diabetes(scaled=False)
     np.testing.assert_array_equal(load("digits").features, digits.images / 16)
     for table, theirs in ((load("breast_cancer"), breast_cancer), (load("diabetes"), diabetes)):
@@ -101,7 +103,7 @@ def test_its_tables_are_read_without_scikit_learn():
 
 @pytest.mark.parametrize("standardized", [True, False])
 def test_a_run_in_float64_has_the_features_in_float64(standardized):
-    exact = load_diabetes(scaled=False).data
+    exact = load("diabetes").features
     keys = {"data": {"source": "diabetes", "standardize": standardized}, "evaluate": {"holdout": 0}}
     for dtype in ("float32", "float64"):
         silos = plan(check_config({**keys, "dtype": dtype, "federation": {"bias": False}})).federation.silos

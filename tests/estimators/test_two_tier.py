@@ -21,7 +21,9 @@ REPEATED = "minibatches are drawn by sample: one that weighs twice as much is no
 DIFFERENT = {"check_sample_weight_equivalence_on_dense_data": REPEATED}
 
 
-@parametrize_with_checks([TwoTierClassifier(), TwoTierRegressor()], expected_failed_checks=lambda _: DIFFERENT)
+@parametrize_with_checks(
+    [TwoTierClassifier(dtype="float64"), TwoTierRegressor(dtype="float64")], expected_failed_checks=lambda _: DIFFERENT
+)
 def test_scikit_learn_finds_nothing_wrong(estimator, check):
     check(estimator)
 
@@ -64,7 +66,8 @@ def test_it_is_what_train_gives_on_the_same_frames(frame):
     settings = Settings(local_steps=5, batch_size=32, step_size=0.1)
     federation = Federation.from_frames(frames, label="label", clients=[2, 1], holdout=0.0, data={"rare": 1})
     result = train(federation, Linear(), Objective("logistic"), settings, rounds=100, evaluate_every=10)
-    estimator = TwoTierClassifier(SILOS, clients=[2, 1], batch_size=32).fit(rows, classes)
+    keys = {"rounds": 100, "local_steps": 5, "batch_size": 32, "step_size": 0.1, "evaluate_every": 10}
+    estimator = TwoTierClassifier(SILOS, clients=[2, 1], **keys).fit(rows, classes)
     assert [record.train_loss for record in estimator.history_] == [record.train_loss for record in result.history]
     np.testing.assert_array_equal(result.model.predict(frames), estimator.predict(rows))
 
@@ -84,7 +87,7 @@ def test_it_works_in_a_pipeline_a_grid_search_and_a_pickle(tmp_path):
 
 def test_a_run_folder_keeps_the_model(tmp_path):
     X, y = load_diabetes(return_X_y=True)
-    estimator = TwoTierRegressor(2, 2, rounds=30, holdout=0.2, out=tmp_path / "run").fit(X, y)
+    estimator = TwoTierRegressor(2, 2, rounds=30, step_size=0.1, holdout=0.2, out=tmp_path / "run").fit(X, y)
     assert estimator.score(X, y) > 0.4
     assert "test" in estimator.history_[-1].metrics
     rows = {"silo1": X[:, :5], "silo2": X[:, 5:]}
@@ -125,7 +128,7 @@ def test_a_run_that_diverges_says_so():
     with pytest.warns(
         ConvergenceWarning, match=r"The training loss ended at .* the step size is 1\.5: lower it"
     ) as said:
-        fitted = TwoTierRegressor(2, 2, rounds=4, step_size=1.5).fit(X, y)
+        fitted = TwoTierRegressor(2, 2, rounds=4, local_steps=5, step_size=1.5).fit(X, y)
     assert said[0].filename == __file__
     assert np.isfinite(fitted.predict(X)).all()
 
@@ -165,7 +168,7 @@ def test_patience_ends_training_and_the_best_model_stays():
 def test_an_array_then_a_frame_counts_columns_by_their_places(frame):
     rows, classes = frame
     amounts = rows[["age", "paid"]]
-    fitted = TwoTierClassifier(2, batch_size=32, rounds=5).fit(amounts.to_numpy(), classes)
+    fitted = TwoTierClassifier(2, batch_size=32, rounds=5, step_size=0.1).fit(amounts.to_numpy(), classes)
     with pytest.warns(UserWarning, match="feature names"):
         found = fitted.predict_proba(amounts)
     np.testing.assert_array_equal(found, fitted.predict_proba(amounts.to_numpy()))

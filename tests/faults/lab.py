@@ -78,6 +78,7 @@ MODES["silo dropout"] = {"train": {"silo_dropout": 0.3, "overlap": 1}, "exchange
 _MEMBERS = str(Path(__file__).parents[1] / "support")
 MODES["head"] = {"model": {**CONFIG["model"], "head": "hidden", "head_units": 2}, "train": {"overlap": 1}}
 MODES["client memory"] = {"train": {"variant": "members:lasting", "folder": _MEMBERS}}
+MODES["drawn clients"] = {"silos": _MORE[:2], "train": {"participation": 0.5}}
 MODES["noise"] = {"train": {"variant": "members:noisy", "folder": _MEMBERS}}
 IN_STEP = "overlap 0, period 1, bits 32"
 

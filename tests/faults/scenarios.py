@@ -30,7 +30,7 @@ def sent(*kinds):
 
 HUB_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("who", "welcome", "hello", "opening", "want") for when in ("before", "after")),
-    *sent("begin", "steps", "evaluate"),
+    *sent("block", "received", "evaluated"),
     *(f"save.{place}:2" for place in ("before", "half", "written", "after")),
     *(f"append.{place}:2" for place in ("before", "after")),
 ]
@@ -38,10 +38,10 @@ CLIENT_FAILPOINTS = [
     *(f"send.{kind}.{when}" for kind in ("enrol", "ready") for when in ("before", "after")),
     *(f"send.{kind}.{when}:3" for kind in ("phi", "block", "scores") for when in ("before", "after")),
 ]
-PART_FAILPOINTS = {"hub.lab": sent("phi_part", "scores_part")}
+PART_FAILPOINTS = {"hub.lab": sent("phi", "scores")}
 LABEL_PART_FAILPOINTS = {
-    "hub.lab": sent("slope_part", "figures_part"),
-    "hub.clinic": [*sent("phi_part", "scores_part"), "send.want.before"],
+    "hub.lab": sent("slope", "figures"),
+    "hub.clinic": [*sent("phi", "scores"), "send.want.before"],
 }
 """Those of what hubs send each other: everywhere, and where the lab alone has labels."""
 LAST_FAILPOINTS = {

@@ -328,7 +328,7 @@ def test_absences_damaged_while_the_hub_is_down(tmp_path, how):
     other_hub = tmp_path / "other hub"
     other_hub.mkdir()
     folder = HubFolder(other_hub / "made", Job(lab.job.config), 0)
-    folder.note_absence(Absence("client.clinic.c1", 4, "begin"))
+    folder.note_absence(Absence("client.clinic.c1", 4, "block"))
     folder.close()
     how(tmp_path / "run" / HUB / "absences.jsonl", (foreign, other_hub / "made"))
     sentence = refusal(lab)
@@ -344,7 +344,7 @@ def test_absences_damaged_while_the_hub_is_down(tmp_path, how):
 def test_an_absence_after_the_last_checkpoint_is_guarded_too(tmp_path):
     job = Job(prepared(**GRACE)[0])
     folder = HubFolder(tmp_path / "run", job, 1)
-    for absence in (Absence(NORTH, 4, "begin"), Absence(NORTH, 6, None)):
+    for absence in (Absence(NORTH, 4, "block"), Absence(NORTH, 6, None)):
         folder.note_absence(absence)
     folder.close()
     path = tmp_path / "run" / "absences.jsonl"

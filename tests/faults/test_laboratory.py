@@ -15,9 +15,9 @@ from tdcd.records.manifest import Manifest, differences
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.instructions import HubState
-from tdcd.runtime.messages.messages import Checkpoint, PhiPart
+from tdcd.runtime.messages.messages import Checkpoint, Part, ScoresFacts
 from tdcd.runtime.messages.structure import Array
-from tdcd.runtime.messages.wire import FORMAT, IN_FILES, PROTOCOL, RejectedMessage, decode, digest, encode
+from tdcd.runtime.messages.wire import FORMAT, IN_FILES, PROTOCOL, RejectedMessage, decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.status import is_alive
@@ -114,13 +114,13 @@ def test_a_shared_model_after_crashes(tmp_path, seed):
 
 def state(round_index):
     phi = {"phi": Array.of(np.ones((2, 1)))}
-    word = PhiPart("hub.a", "", round_index - 1, "run", received={"hub.b": "x"}, arrays=phi)
+    word = Part("hub.a", "", round_index - 1, "run", flow="phi", digests={"hub.b": "x"}, arrays=phi)
     return HubState("run", round_index, {"weights": np.full((2, 1), round_index)}, (word,), {5: {"hub.b": "y"}})
 
 
 def test_a_checkpoint_of_an_earlier_protocol_is_continued(tmp_path):
-    """It was written when the protocol had number 5, and so was the digest, which other hubs kept: an upgrade is told
-    by the numbers, and continues the run.
+    """It was written when the protocol had number 5, and parts had a structure for each flow: it is continued, and what
+    it holds is sent as it is sent now.
     """
     shutil.copy(Path(__file__).with_name("checkpoint_of_format_5.tdcd"), tmp_path / "0.tdcd")
     checkpoints = Checkpoints(tmp_path, "hub.bank", "0123456789abcdef" * 2)
@@ -128,8 +128,13 @@ def test_a_checkpoint_of_an_earlier_protocol_is_continued(tmp_path):
     state = checkpoints.newest
     assert (state.round, state.recorded, state.hubs) == (5, 4, {})
     assert (state.block["w"] == np.linspace(0, 1, 4).reshape(4, 1)).all()
-    written = ["6b629122446828f687702f73b6b9b66d", "bd0356d473c720c076c76e812504a4f9"]
-    assert [digest(part) for part in state.outbox] == written
+    assert [(part.flow, part.round, [*part.arrays]) for part in state.outbox] == [
+        ("phi", 4, ["phi"]),
+        ("scores", 4, ["train", "test"]),
+    ]
+    assert state.outbox[0].digests == {"hub.shop": "ab" * 16}
+    assert state.outbox[0].arrays["phi"].values.shape == (1, 6, 1)
+    assert state.outbox[1].facts == ScoresFacts(penalty=0.25)
     checkpoints.save(state)
     checkpoints.settle()
     # On a link it would be refused, and so would a message be in a file.
@@ -306,7 +311,7 @@ class Liar(Lab):
     def post(self, sender, receiver, data):
         if (sender, receiver) == ("hub.a", "hub.c"):
             message = decode(data, sender=sender, receiver=receiver)
-            if message.kind == "phi_part" and message.round == 2:
+            if message.kind == "phi" and message.round == 2:
                 phi = message.arrays["phi"].values
                 data = encode(message.replace(arrays={"phi": Array.of(phi + phi.dtype.type(1e-3))}))
         super().post(sender, receiver, data)

@@ -79,7 +79,7 @@ def test_a_crash_at_every_failpoint_around_the_decision(graceful, tmp_path):
         if place.startswith("hub") and after[place] > before[place]
         for hit in (before[place] + 1, after[place])
     }
-    assert {"hub absence.before", "hub absence.after", "hub send.phi_part.before", "hub save.after"} <= {
+    assert {"hub absence.before", "hub absence.after", "hub send.phi.before", "hub save.after"} <= {
         p for p, _ in places
     }
     for place, hit in sorted(places):
@@ -105,14 +105,14 @@ def test_crashes_bad_links_and_short_patience(tmp_path, seed):
 def test_a_torn_line_of_the_absences_is_none(graceful, tmp_path):
     job = Job(graceful[0])
     folder = HubFolder(tmp_path / "run", job, 1)
-    for absence in (Absence(NORTH, 4, "begin"), Absence(NORTH, 6, None)):
+    for absence in (Absence(NORTH, 4, "block"), Absence(NORTH, 6, None)):
         folder.note_absence(absence)
     folder.close()
     path = tmp_path / "run" / "absences.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
     folder = HubFolder(tmp_path / "run", job, 1)
-    assert folder.absences == [Absence(NORTH, 4, "begin")]
+    assert folder.absences == [Absence(NORTH, 4, "block")]
     folder.note_absence(Absence(NORTH, 6, None))
     folder.close()
     assert path.read_bytes() == whole

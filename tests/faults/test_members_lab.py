@@ -1,10 +1,10 @@
-"""Crashes and bad links under a head, noise from a private stream and memories of clients."""
+"""Crashes and bad links under a head, noise from a private stream, memories of clients and clients that are drawn."""
 
 import pytest
 from lab import ROUGH, Lab, in_mode, prepared, reference_of
 
 
-@pytest.fixture(scope="module", params=["head", "client memory", "noise"])
+@pytest.fixture(scope="module", params=["head", "client memory", "noise", "drawn clients"])
 def member(request, tmp_path_factory):
     """Config, rows, and the history of the run to which nothing happened."""
     config, data = prepared(**in_mode(request.param))

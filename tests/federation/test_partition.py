@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from tdcd.federation.partition import (
     contiguous_columns,
     contiguous_rows,
@@ -142,7 +143,7 @@ def test_more_clients_than_rows_are_refused():
         dirichlet_rows(np.array([0, 1]), 3, 1.0, rng())
 
 
-@settings(max_examples=30)
+@num_examples(30)
 @given(
     seed=st.integers(0, 2**31),
     num_clients=st.integers(1, 6),

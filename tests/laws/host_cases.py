@@ -10,11 +10,10 @@ from support.problems import Problem, Shape
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.codecs.quantised import Quantised
-from tdcd.core.dropout import SiloDropout
-from tdcd.core.knowledge import LabelsAt
+from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.overlap import Overlap
+from tdcd.core.family.participation import RandomClients
 from tdcd.core.objective import Objective
-from tdcd.core.participation import RandomClients
-from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
 LOSS = Objective("softmax", 0.1)
@@ -27,7 +26,6 @@ VARIANT = Variant(
     exchange=FixedPoint(),
     client_exchange=Quantised(8),
     block_exchange=FixedBlocks(),
-    knowledge=LabelsAt(0),
     timing=Overlap(1, (1, 2)),
     dropout=SiloDropout(0.3),
 )
@@ -52,7 +50,7 @@ def federation_config(rounds: int) -> dict[str, Any]:
         "dtype": "float64",
         "data": {"source": "files", "folder": "tables"},
         "model": {"block": "linear"},
-        "train": {"rounds": rounds, "local_steps": 3, "batch_size": 16},
+        "train": {"step_size": 0.05, "rounds": rounds, "local_steps": 3, "batch_size": 16},
         "evaluate": {"every": 3},
         "silos": [
             {"name": "bank", "label": "sick", "categorical": ["job"], "client": clients},

@@ -9,10 +9,10 @@ from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd import Linear, Mlp, Variant
 from tdcd.config import ConfigError
 from tdcd.core.codecs.fixed_point import FixedBlocks
-from tdcd.core.momentum import ClientMomentum
+from tdcd.core.family.momentum import ClientMomentum
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.objective import Objective
 from tdcd.core.schedule import batch_ids
-from tdcd.core.timing import Overlap
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
 
@@ -21,7 +21,7 @@ DECAY = 0.7
 OWN = """
 from tdcd import Overlap, Variant
 from tdcd.core.codecs.fixed_point import FixedBlocks
-from tdcd.core.momentum import ClientMomentum
+from tdcd.core.family.momentum import ClientMomentum
 
 lasting = Variant(update=ClientMomentum(0.7))
 late = Variant(update=ClientMomentum(0.7), timing=Overlap(1))

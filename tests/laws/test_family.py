@@ -11,11 +11,12 @@ from support import oracle
 from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.codecs.codec import Identity
+from tdcd.core.family.optimizers import ClientOptimizer, HubOptimizer, direction, schedule
+from tdcd.core.family.participation import RandomClients
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.objective import Objective
-from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction, schedule
-from tdcd.core.participation import RandomClients
-from tdcd.core.variant import FullParticipation, Variant
+from tdcd.core.presence import FullParticipation
+from tdcd.core.variant import Variant
 
 TOLERANCE = 1e-10
 SHAPE = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Mlp((4,))))

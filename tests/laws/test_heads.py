@@ -10,7 +10,7 @@ from support.in_process import InProcess
 from support.problems import Problem, Shape, distance
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd import LabelsAt, Linear, Mlp, Variant
-from tdcd.core.combine import Hidden
+from tdcd.core.family.heads import Hidden
 from tdcd.core.objective import Objective
 from tdcd.runtime.compute.client_data import shards
 

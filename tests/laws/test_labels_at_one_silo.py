@@ -9,9 +9,13 @@ import pytest
 
 from support.problems import NUM_CLASSES, SPLITS, Problem, Shape, distance
 from tdcd.blocks import Linear, Mlp
-from tdcd.core.knowledge import Known, LabelsAt
+from tdcd.core.codecs.quantised import Quantised
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.family.overlap import Overlap
+from tdcd.core.knowledge import Known
 from tdcd.core.losses import Huber, Loss, Poisson
 from tdcd.core.objective import Objective
+from tdcd.core.round import Widths, round_of
 from tdcd.core.variant import Variant
 
 LOSSES = ("squared", "logistic", "softmax", "poisson", "huber")
@@ -78,7 +82,12 @@ def trained(problem, at=AT):
 )
 def test_training_is_what_the_plain_loops_do_with_labels_everywhere(loss, minibatches):
     problem = draw(loss, minibatches=minibatches, step_size=0.1 if loss == "poisson" else 0.3)
-    assert distance(trained(problem), problem.solve(ROUNDS)) < 1e-10
+    expected = problem.solve(ROUNDS)
+    assert distance(trained(problem), expected) < 1e-10
+    # The loops send the very messages of this member, slopes and no labels, and come to the same.
+    flows = round_of(Variant(knowledge=LabelsAt(AT)), len(SHAPE.clients), Widths(1, 1))
+    assert "slope" in [flow.name for flow in flows.training]
+    assert distance(problem.solve(ROUNDS, flows=flows), expected) < 1e-10
 
 
 def weighted(problem, weights):
@@ -191,3 +200,26 @@ def test_the_other_silos_never_use_a_label():
     without = LabelsAt(AT).losses(0, phi, Known(None, received, phi), objective)
     with_some = LabelsAt(AT).losses(0, phi, Known(jnp.arange(5), received, phi), objective)
     assert (without == with_some).all()
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (
+            {"timing": Overlap(1)},
+            r"LabelsAt\(silo=1\) does not go with timing = Overlap\(rounds=1.* this round's blocks",
+        ),
+        (
+            {"timing": Overlap(0, (1, 1, 2))},
+            r"does not go with timing = .* slopes are of this round's blocks; leave one",
+        ),
+        (
+            {"client_exchange": Quantised(8)},
+            r"does not go with client_exchange = Quantised\(bits=8\): .* no short form",
+        ),
+    ],
+)
+def test_what_slopes_do_not_go_with_is_refused_in_python_too(parts, words):
+    with pytest.raises(ValueError, match=words):
+        draw("logistic").simulation(variant=Variant(knowledge=LabelsAt(AT), **parts))
+    assert Variant(knowledge=LabelsAt(AT), timing=Overlap(0, (1, 1, 1))).clashes(3) == ()

@@ -10,8 +10,8 @@ from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.codecs.codec import BETWEEN_HUBS, BLOCKS, TO_CLIENTS, TO_HUB, Sending, half_open, seed_words
 from tdcd.core.codecs.quantised import Quantised, QuantisedChange
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.objective import Objective
-from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
 SHAPE = Shape(clients=(3, 2), columns=(2, 3), num_samples=24, batch_size=6, local_steps=2, blocks=(Linear(), Mlp((3,))))

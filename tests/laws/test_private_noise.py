@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from support.in_process import InProcess
+from support.parts import between_hubs
 from support.problems import Problem, Shape, distance
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd import Variant
@@ -15,7 +16,6 @@ from tdcd.core.objective import Objective
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.hub import Hub
-from tdcd.runtime.messages.messages import PhiPart
 
 NOISE = GaussianNoise(clip=0.5, sigma=0.2)
 OWN = """
@@ -89,7 +89,7 @@ def test_nobody_who_knows_the_file_can_take_the_noise_away(config):
         hub = job.hubs[0]
         office.machines[hub] = Hub(job, 0, secret=bytes(range(32)), nonce="nonce 0", noise_key=key)
         office.run()
-        first = next(one for one in office.sent if isinstance(one, PhiPart) and one.sender == hub and one.round == 0)
+        first = next(one for one in office.sent if between_hubs(one, "phi") and one.sender == hub and one.round == 0)
         sent.append(first.arrays["phi"].values)
     # Before the first round phi is zero, so that what was sent is noise.
     assert not np.allclose(*sent)

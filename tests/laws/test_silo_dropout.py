@@ -8,11 +8,11 @@ from support.problems import Problem, Shape, arrays, distance
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.codecs.codec import Sending, seed_words
 from tdcd.core.codecs.quantised import Quantised
-from tdcd.core.dropout import SiloDropout
-from tdcd.core.knowledge import LabelsAt
+from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.family.overlap import Overlap
+from tdcd.core.family.participation import RandomClients
 from tdcd.core.objective import Objective
-from tdcd.core.participation import RandomClients
-from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
 SHAPE = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Mlp((4,))))

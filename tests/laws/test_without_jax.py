@@ -8,11 +8,13 @@ import pytest
 
 from tdcd.blocks.linear import Linear
 from tdcd.blocks.start import start_block
-from tdcd.core.knowledge import Known, LabelsAt, LabelsEverywhere
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.family.optimizers import ClientOptimizer, direction
+from tdcd.core.knowledge import Known, LabelsEverywhere
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.squared import Squared
 from tdcd.core.objective import Objective
-from tdcd.core.optimizers import ClientOptimizer, direction
+from tdcd.core.presence import Remaining, row_weights
 from tdcd.core.settings import Settings
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
@@ -110,10 +112,11 @@ def test_local_steps_are_those_of_jax(objective, knowledge, rng):
     known = Known(labels, others, None)
     if not knowledge.are_labels_everywhere and knowledge.scored_at(0) == 0:
         known = Known(labels, objective.statistic(phi + others, labels), phi)
-    rows = ClientRows(np.arange(15), features, labels, counts, np.arange(15), rng.uniform(0.5, 2, (4, 6)))
-    local = LocalSteps(Linear(), objective, Variant(knowledge=knowledge), silo, "unbiased", 4, 40, 10, "float64")
+    rule = row_weights(Remaining(40, 10), counts, 6, gradient="unbiased", held=np.float64(12))
+    rows = ClientRows(np.arange(15), features, labels, counts, np.arange(15), rng.uniform(0.5, 2, (4, 6)), rule=rule)
+    local = LocalSteps(Linear(), objective, Variant(knowledge=knowledge), silo, 4, "float64")
     assert not local.needs_jax
-    given = block, rows, known, np.float64(12), np.float64(1e-3), 0
+    given = block, rows, known, np.float64(1e-3), 0
     fields = {name: getattr(local, name) for name in local.__dataclass_fields__}
     by_jax = InJax(**fields).take(*given)
     np.testing.assert_allclose(local.take(*given)["weight"], by_jax["weight"], rtol=1e-10, atol=1e-12)
@@ -137,16 +140,17 @@ class OfJax(Sgd):
 def one_client(update, rng):
     """Its steps, and what they are given: 4 minibatches of 100 rows."""
     features, labels, others = rng.normal(size=(4, 100, 33)), rng.normal(size=(4, 100)), rng.normal(size=(4, 100, 1))
-    rows = ClientRows(np.arange(400), features, labels, np.full(4, 100, np.int32), np.arange(400))
-    local = LocalSteps(Linear(), Objective(l2=0.1), Variant(update=update), 0, "unbiased", 4, 400, 100, "float64")
+    rule = np.full((4, 100), 0.01)
+    rows = ClientRows(np.arange(400), features, labels, np.full(4, 100, np.int32), np.arange(400), rule=rule)
+    local = LocalSteps(Linear(), Objective(l2=0.1), Variant(update=update), 0, 4, "float64")
     return local, rows, Known(labels, others)
 
 
 def test_an_update_that_writes_to_its_step_size_does_so_for_one_step(rng):
     local, rows, known = one_client(Halving(), rng)
-    given = {"weight": np.zeros((33, 1))}, rows, known, np.float64(400), np.asarray(1e-2), 0
+    given = {"weight": np.zeros((33, 1))}, rows, known, np.asarray(1e-2), 0
     found = local.take(*given)["weight"]
-    assert given[4] == 1e-2
+    assert given[3] == 1e-2
     by_jax = InJax(**{name: getattr(local, name) for name in local.__dataclass_fields__}).take(*given)
     np.testing.assert_allclose(found, by_jax["weight"], **EXACT)
 
@@ -157,12 +161,12 @@ def test_an_update_that_gives_arrays_of_jax_steps_in_jax(rng):
     for x, y, others in zip(rows.features, rows.labels, known.received, strict=True):
         slopes = x @ block + others - y[:, None]
         block = jax.numpy.asarray(block - 1e-2 * (x.T @ (0.01 * slopes) + 0.1 * block))
-    found = local.take({"weight": start}, rows, known, np.float64(400), np.asarray(1e-2), 0)["weight"]
+    found = local.take({"weight": start}, rows, known, np.asarray(1e-2), 0)["weight"]
     np.testing.assert_array_equal(found, block)
 
 
 def test_what_needs_jax_says_so():
-    local = LocalSteps(Linear(), Objective(), Variant(), 0, "unbiased", 1, 10, 5, "float32")
+    local = LocalSteps(Linear(), Objective(), Variant(), 0, 1, "float32")
     adam = Variant(update=ClientOptimizer(direction("adam"), None))
     assert not local.needs_jax
     assert replace(local, variant=adam).needs_jax
@@ -192,7 +196,7 @@ class Drawn(Linear):
 
 
 def test_a_block_that_inherits_from_the_linear_one_draws_its_start():
-    assert start_block(Drawn(), Settings(), 0, (3,), 1)["weight"].any()
+    assert start_block(Drawn(), Settings(step_size=0.05), 0, (3,), 1)["weight"].any()
 
 
 def test_small_chances_keep_their_digits():

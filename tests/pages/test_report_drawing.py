@@ -7,7 +7,7 @@ import pytest
 from run_folders import silo
 
 from tdcd.pages.report import federation_drawing
-from tdcd.records.run import FederationFacts
+from tdcd.records.run_folder import FederationFacts
 
 pytestmark = pytest.mark.quick
 

@@ -7,12 +7,11 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 
 from tdcd.pages.kit.chart import COLOURS, HEIGHT, Curve, line_figure, spans_decades
-from tdcd.pages.kit.pictures import save_png
+from tdcd.pages.reproduction import save_png
 
 pytestmark = pytest.mark.quick
 
@@ -124,6 +123,8 @@ def test_many_curves_leave_the_axes_their_room():
 
 @pytest.mark.slow
 def test_the_user_s_own_matplotlib_settings_change_no_picture(tmp_path):
+    import matplotlib as mpl
+
     curves = [Curve("a", ROUNDS, ROUNDS, np.full(50, 3.0)), Curve("損失", ROUNDS, ROUNDS % 7 + 1)]
     save_png(tmp_path / "plain.png", curves, "x", "y", log_y=True, inset=5)
     with mpl.rc_context({"font.size": 30, "axes.linewidth": 9, "xtick.direction": "in", "figure.facecolor": "red"}):

@@ -6,12 +6,10 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from sklearn import metrics
-from sklearn.calibration import calibration_curve
 
 from support.well_formed import Page
 from tdcd.pages.kit.chart import MOST_DOTS, Axes, robust_range
-from tdcd.pages.predictions import brier, confusion, errors, grouped, read_held_out, roc
+from tdcd.pages.predictions import Deciles, ScoreRanking, brier, confusion, errors, grouped, read_held_out, roc
 from tdcd.pages.report import write_report
 from tdcd.records.metrics import auc
 
@@ -66,7 +64,11 @@ def texts(svg, kind):
 # Numbers.
 
 
+@pytest.mark.slow  # importing scikit-learn takes longer than all tests of this module
 def test_confusion_roc_brier_and_calibration_are_those_of_scikit_learn():
+    from sklearn import metrics
+    from sklearn.calibration import calibration_curve
+
     true, chances = two_classes()
     both = np.stack([1 - chances, chances], axis=1)
     np.testing.assert_array_equal(
@@ -103,7 +105,92 @@ def test_errors_of_amounts():
     assert found.absolute == pytest.approx(13 / 4)
 
 
+@pytest.mark.slow
+def test_ks_is_the_largest_gap_and_gini_follows_from_the_area():
+    from sklearn import metrics
+
+    true, chances = two_classes()
+    ranking = ScoreRanking.of(chances, true)
+    false_rate, true_rate, thresholds = metrics.roc_curve(true, chances, drop_intermediate=False)
+    np.testing.assert_allclose(ranking.gaps, true_rate - false_rate)
+    np.testing.assert_allclose(ranking.thresholds, thresholds)
+    assert ranking.ks == pytest.approx(np.abs(true_rate - false_rate).max())
+    # The same from the two distributions of scores, at every score that there is.
+    by_class = [np.sort(chances[true == value]) for value in (True, False)]
+    below = [np.searchsorted(part, np.unique(chances), "right") / len(part) for part in by_class]
+    assert ranking.ks == pytest.approx(np.abs(below[0] - below[1]).max())
+    # The Gini coefficient is twice the area between the gain of samples by rank and the diagonal, over 1 - prevalence.
+    caught, reached = ranking.hits / ranking.hits[-1], (ranking.hits + ranking.misses) / len(true)
+    area = np.trapezoid(caught, reached) - 1 / 2
+    assert 2 * area / (1 - true.mean()) == pytest.approx(2 * metrics.roc_auc_score(true, chances) - 1)
+
+
+@pytest.mark.slow
+def test_every_threshold_has_its_confusion_matrix_f1_and_cost():
+    from sklearn import metrics
+
+    true, chances = two_classes(60)
+    ranking = ScoreRanking.of(chances, true)
+    assert len(ranking.thresholds) == len(np.unique(chances)) + 1
+    for place, threshold in enumerate(ranking.thresholds):
+        predicted = chances >= threshold
+        counts = metrics.confusion_matrix(true, predicted)
+        np.testing.assert_array_equal(ranking.confusion(place), counts)
+        assert ranking.f1[place] == pytest.approx(metrics.f1_score(true, predicted, zero_division=0))
+        assert ranking.costs(5)[place] == 5 * counts[1, 0] + counts[0, 1]
+    assert ranking.gaps[0] == ranking.gaps[-1] == 0
+
+
+def test_the_mean_of_lift_is_one_and_gain_ends_with_all():
+    true, chances = two_classes(137)
+    deciles = Deciles.of(chances, true)
+    assert np.average(deciles.lift, weights=deciles.counts) == pytest.approx(1)
+    assert deciles.gain[-1] == 1
+    assert (np.diff(deciles.predicted) < 0).all()
+    assert deciles.counts.sum() == 137
+    assert deciles.hits.sum() == true.sum()
+    # Perfect ranking of a tenth: all in the first group, ten times as often as on average.
+    perfect = Deciles.of(np.arange(100) / 100, np.arange(100) >= 90)
+    np.testing.assert_allclose(perfect.lift, [10, *[0] * 9])
+    # No ranking at all is one group.
+    assert Deciles.of(np.full(20, 0.5), np.arange(20) < 5).lift.tolist() == [1]
+
+
 # The page.
+
+
+def test_two_classes_have_ks_lift_and_thresholds(make_run):
+    true, chances = two_classes()
+    folder = write(
+        make_run(), np.where(true, "yes", "no"), np.where(chances > 0.5, "yes", "no"), {"probability_yes": chances}
+    )
+    text = " | ".join(page_of(folder).texts)
+    ranking = ScoreRanking.of(chances, true)
+    place = int(ranking.gaps.argmax())
+    assert f"| KS | {ranking.ks:#.4g} |" in text
+    assert f"| Gini | {2 * auc(chances, true) - 1:#.4g} |" in text
+    (spared, alarms), (missed, found) = confusion(
+        true.astype(int), (chances >= ranking.thresholds[place]).astype(int), 2
+    )
+    row = f"| largest true − false positive rate (Youden's J) | {ranking.thresholds[place]:g} "
+    assert f"{row}| {found} | {missed} | {alarms} | {spared} |" in text
+    for caption in ("Gain", "Lift", "Kolmogorov–Smirnov", f"Confusion matrix at {ranking.thresholds[place]:.3g}"):
+        assert f"| {caption} |" in text
+    (matrix,) = drawings(folder, "confusion matrix")
+    assert texts(matrix, "count") == [str(count) for count in (spared, alarms, missed, found) if count]
+
+
+def test_where_errors_cost_less_than_any_alarm_nobody_is_predicted(make_run):
+    chances = np.full(300, 0.1)
+    folder = write(make_run(), ["yes", "no", *["no"] * 298], ["no"] * 300, {"probability_yes": chances})
+    assert "| a missed “yes” costs 10 false alarms | above all | 0 | 1 | 0 | 299 | – | 0.0% |" in " | ".join(
+        page_of(folder).texts
+    )
+
+
+def test_one_class_has_no_ranking(make_run):
+    folder = write(make_run(), ["no"] * 5, ["no"] * 5, {"probability_yes": np.linspace(0, 0.4, 5)})
+    assert "Gini" not in " | ".join(page_of(folder).texts)
 
 
 def test_two_classes(make_run):
@@ -114,15 +201,15 @@ def test_two_classes(make_run):
     for caption in ("Confusion matrix", "ROC", "Calibration", "Probabilities by true class"):
         assert f"| {caption} |" in text
     (matrix,) = drawings(folder, "Confusion matrix")
-    counts = metrics.confusion_matrix(labels, predicted)
+    counts = confusion(true.astype(int), (chances > 0.5).astype(int), 2)
     assert texts(matrix, "count") == [str(count) for count in counts.ravel() if count]
     assert texts(matrix, "share") == [
         f"{share:.0%}" for share in (counts / counts.sum(axis=1, keepdims=True)).ravel() if share
     ]
     (curve,) = drawings(folder, "ROC curves")
-    assert f"yes {metrics.roc_auc_score(true, chances):.4f}" in curve.get("aria-label")
+    assert f"yes {auc(chances, true):.4f}" in curve.get("aria-label")
     (calibration,) = drawings(folder, "Calibration")
-    assert texts(calibration, "large")[0] == f"{metrics.brier_score_loss(true, chances):.4f}"
+    assert texts(calibration, "large")[0] == f"{np.mean((chances - true) ** 2):.4f}"
     assert "What the model says of 400 of the 359" not in text
 
 
@@ -137,10 +224,10 @@ def test_many_classes_have_a_wide_matrix_and_the_worst_curves(make_run):
     names = [f"kind {place}" for place in range(12)]
     folder = write_several(make_run(), true, chances, names)
     (matrix,) = drawings(folder, "Confusion matrix of 12 classes")
-    wanted = metrics.confusion_matrix(true, chances.argmax(axis=1))
+    wanted = confusion(true, chances.argmax(axis=1), 12)
     assert texts(matrix, "count") == [str(count) for count in wanted.ravel() if count]
     (curves,) = drawings(folder, "ROC curves")
-    areas = sorted(metrics.roc_auc_score(true == place, chances[:, place]) for place in range(12))
+    areas = sorted(auc(chances[:, place], true == place) for place in range(12))
     shown = [float(number) for number in re.findall(r"kind \d+ ([\d.]+)", curves.get("aria-label"))]
     assert sorted(shown) == pytest.approx(areas[:8], abs=1e-4)
 
@@ -150,7 +237,7 @@ def test_very_many_classes_have_a_table_of_pairs(make_run):
     names = [f"n{place}" for place in range(30)]
     folder = write_several(make_run(), true, chances, names)
     assert not drawings(folder, "Confusion matrix")
-    wrong = metrics.confusion_matrix(true, chances.argmax(axis=1), labels=range(30))
+    wrong = confusion(true, chances.argmax(axis=1), 30)
     np.fill_diagonal(wrong, 0)
     one, other = np.unravel_index(wrong.argmax(), wrong.shape)
     assert f"share | n{one} | n{other} | {wrong.max()} | " in " | ".join(page_of(folder).texts)
@@ -164,7 +251,7 @@ def test_amounts(make_run):
     text = " | ".join(page_of(folder).texts)
     assert "Predicted against true" in text
     assert "true price <b>" in text
-    assert f"mean absolute error | {metrics.mean_absolute_error(true, predicted):.3f}" in text
+    assert f"mean absolute error | {np.abs(true - predicted).mean():.3f}" in text
     (against,) = drawings(folder, "Predicted against true")
     (dots,) = [path.get("d") for path in against.iter("path") if path.get("class") == "dots"]
     assert dots.count("M") == 300

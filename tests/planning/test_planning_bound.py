@@ -1,6 +1,7 @@
 """Finished runs held against Theorem 1: real run folders, and the page that is written into them."""
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,14 @@ import pytest
 from support.well_formed import Page
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
+from tdcd.core.family.overlap import Overlap
+from tdcd.core.family.participation import RandomClients
 from tdcd.core.network import PRESETS
-from tdcd.core.participation import RandomClients
-from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 from tdcd.pages.bound import write_page
-from tdcd.planning import measure_bound, recommend_local_steps
-from tdcd.planning.covered import refuse_uncovered
-from tdcd.planning.tables import bound_constants, over_q, terms
+from tdcd.planning import measure_bound, rank_variants, recommend_local_steps
+from tdcd.planning.facts import refuse_uncovered
+from tdcd.planning.tables import bound_constants, configuration_lines, over_q, terms
 from tdcd.theory import max_step_size
 from tdcd.training.run import run
 
@@ -249,7 +250,7 @@ class OwnTiming(Overlap):
 
 
 def test_what_is_covered_is_judged_part_by_part():
-    late = check_config(KEYS | {"train": {"overlap": 2}})
+    late = check_config(KEYS | {"train": {"overlap": 2, "step_size": 0.05}})
     refuse_uncovered(late, plan(late).variant)
     own = late.model_copy(update={"train": late.train.model_copy(update={"variant": "mine:late"})})
     for config, variant, named in [
@@ -259,9 +260,121 @@ def test_what_is_covered_is_judged_part_by_part():
     ]:
         with pytest.raises(ConfigError, match=f"{named}: Theorem 1 covers plain SGD with every client"):
             refuse_uncovered(config, variant)
-    clipped = check_config(KEYS | {"train": {"clip": 1.0}})
+    clipped = check_config(KEYS | {"train": {"clip": 1.0, "step_size": 0.05}})
     with pytest.raises(ConfigError, match=r"train.clip = 1.0: Theorem 1 covers plain SGD"):
         refuse_uncovered(clipped, plan(clipped).variant)
     weighted = check_config(KEYS | {"train": {"class_weights": "balanced"}})
     with pytest.raises(ConfigError, match=r"train.class_weights = 'balanced': the constants of Theorem 1 are worked"):
         refuse_uncovered(weighted, Variant())
+
+
+@pytest.fixture(scope="module")
+def reused_bounds(tmp_path_factory):
+    """Runs with one minibatch per round: inside the range, outside it, and of another kind."""
+    out = tmp_path_factory.mktemp("reused")
+    changes = {
+        "inside": {"step_size": 2e-4},
+        "outside": {"step_size": 0.1},
+        "overlap": {"step_size": 2e-4, "overlap": 1},
+        "mean": {"step_size": 2e-4, "gradient": "mean"},
+    }
+    for name, change in changes.items():
+        train = {"rounds": 10, "local_steps": 5, "batch_size": 64, "minibatches": "reused"} | change
+        run(check_config(KEYS | {"train": train}), out / name)
+    return {name: measure_bound(out / name, seconds=UNHURRIED) for name in changes}
+
+
+def test_reused_minibatches_have_a_bound_of_their_own(reused_bounds):
+    result = reused_bounds["inside"]
+    assert result.holds
+    assert result.caveats == ()
+    known, noise = result.reused
+    assert known.expected > known.L
+    assert 0 < noise.averaged < noise.spread
+    expected = known.bound(noise, step_size=2e-4, local_steps=5, iterations=50, gap=result.gap)
+    assert result.bound == expected
+    assert result.max_step_size("proof") == known.max_step_size(5)
+    words = [row[0] for row in terms(result).rows]
+    assert words[:3] == [
+        "initial: 2 (L(start) - L_inf) / (c eta T)",
+        "variance: eta L Q (1 + rho) s^2 / c",
+        "drift: (rho^2 + eta L Q rho (1 + rho)) v^2 / c",
+    ]
+    named = {row[0] for row in bound_constants(result).rows}
+    assert {"L", "Lambda", "E", "rho, c", "s^2", "v^2"} <= named
+    assert "sigma_max" not in named
+    for term, remedy in {"variance": "fewer local steps or a smaller", "staleness": "several steps on one"}.items():
+        assert remedy in replace(result, bound=replace(result.bound, **{term: 1e9})).verdict
+    assert result.verdict in parsed(write_page(result)).texts
+
+
+def test_reused_minibatches_that_no_theorem_covers_say_what_is_missing(reused_bounds):
+    result = reused_bounds["outside"]
+    largest = result.reused.constants.max_step_size(5)
+    assert result.verdict == (
+        "step_size = 0.1 is outside the range of the theorem for reused minibatches, so it bounds nothing here: with "
+        f"Q = 5 it admits step sizes up to {largest:.4g}."
+    )
+    for name, words in {"overlap": "is about rounds in step", "mean": "gradient = 'unbiased' makes it and"}.items():
+        result = reused_bounds[name]
+        assert (result.bound, result.reused, result.noise) == (None, None, None)
+        assert result.verdict.startswith("No theorem covers this run. minibatches = 'reused': the theorem for reused")
+        assert words in result.verdict
+        assert parsed(write_page(result)).tags.count("svg") == 1
+
+
+@pytest.mark.parametrize("change", [{}, {"gradient": "mean"}, {"overlap": 1}])
+def test_a_plan_of_reused_minibatches(change):
+    train = {"batch_size": 64, "step_size": 0.005, "minibatches": "reused", **change}
+    planned = plan(check_config(KEYS | {"train": train}))
+    found = recommend_local_steps(planned, PRESETS["lan"], candidates=[1, 5], step_seconds=1e-5, target=0.45)
+    one, five = found.forecasts
+    if change:
+        assert one.safe_step_size == max_step_size(found.constants, 1, 2, timing=found.facts.timing)
+        assert (five.safe_step_size, five.bound_rounds) == (None, None)
+        assert any("No safe step sizes for Q above 1: minibatches = 'reused': the" in note for note in found.notes)
+        return
+    known, noise = found.facts.reused
+    assert five.safe_step_size == known.max_step_size(5)
+    assert five.bound_rounds is not None
+    # No step size has a bound at the target sooner.
+    level = 2 * 0.01 * (0.45 - found.lowest)
+    gap = found.initial - found.facts.least
+    for step_size in np.geomspace(1e-9, known.max_step_size(5), 200):
+        limit = known.bound(noise, step_size=step_size, local_steps=5, iterations=5 * (five.bound_rounds - 1), gap=gap)
+        assert limit.total > level
+    assert any(note.startswith("minibatches = 'reused': safe step sizes and rounds") for note in found.notes)
+
+
+def test_steered_steps_have_no_bound_and_say_where_they_start(tmp_path):
+    config = check_config(KEYS | {"train": {"rounds": 3, "step_size": "auto"}})
+    run(config, tmp_path / "auto")
+    message = (
+        r"train.step_size = 'auto': Theorem 1 is about plain steps of one length; these have momentum, and the loss "
+        r"steers them, from 0.5 times the scaled gradient on. Give it a number, such as a safe one that tdcd plan"
+    )
+    with pytest.raises(ConfigError, match=message):
+        measure_bound(tmp_path / "auto")
+
+
+def test_a_plan_without_a_step_size_takes_the_safe_ones():
+    config = check_config(KEYS | {"train": {"step_size": "auto"}})
+    planned = plan(config)
+    found = recommend_local_steps(planned, PRESETS["lan"], candidates=[1, 5], step_seconds=1e-5, target=0.4)
+    for forecast in found.forecasts:
+        assert forecast.step_size == forecast.safe_step_size
+        assert forecast.step_size == max_step_size(found.constants, forecast.local_steps, 2)
+        assert forecast.rounds is not None
+    assert any("plain local steps on minibatches of 128, each Q with its safe step" in note for note in found.notes)
+    ranking = rank_variants(planned, found, seconds=UNHURRIED)
+    lines = configuration_lines(ranking, config)
+    assert {"batch_size = 128", "[model]", "l2 = 0.01"} <= set(lines)
+    # What it says to write is what was planned.
+    written = check_config(KEYS | tomllib.loads("\n".join(lines)))
+    assert written.train.batch_size == 128
+    assert not written.train.is_automatic
+    poisson = plan(check_config({**KEYS, "model": {"loss": "poisson"}, "train": {"step_size": "auto"}}))
+    with pytest.raises(
+        ConfigError, match=r"train.step_size = 'auto': no safe step size is known \(.*; give it a number"
+    ):
+        recommend_local_steps(poisson, PRESETS["lan"], candidates=[1], step_seconds=1e-5)

@@ -15,13 +15,12 @@ from tdcd.cli.console import show_recommendation
 from tdcd.compare.prediction import Prediction
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import PRESETS
 from tdcd.core.pace import Work
-from tdcd.core.timing import Overlap
 from tdcd.core.variant import Identity, Variant
 from tdcd.planning import Forecast, rank_variants, recommend_local_steps
-from tdcd.planning.cost import Cost, computing, round_costs, with_local_steps
-from tdcd.planning.forecast import recommend
+from tdcd.planning.forecast import Cost, computing, recommend, round_costs, with_local_steps
 from tdcd.planning.local_steps import fewest_iterations
 from tdcd.theory import Constants, bound, max_step_size
 from tdcd.training.train import simulate
@@ -179,7 +178,7 @@ def test_without_a_known_optimum_the_pilots_set_the_target():
     keys = {
         "data": {"source": "breast_cancer"},
         "model": {"block": "mlp", "hidden": [4]},
-        "train": {"rounds": 20, "local_steps": 5, "batch_size": 64},
+        "train": {"step_size": 0.05, "rounds": 20, "local_steps": 5, "batch_size": 64},
         "evaluate": {"holdout": 0.0},
     }
     planned = plan(check_config(keys))
@@ -208,7 +207,7 @@ def test_bad_input_is_refused_with_a_sentence(ridge):
     refuse("target = 0.7: the loss before training is 0.5; give a lower target", target=0.7)
     refuse("target = nan: the loss before training is 0.5; give a lower target", target=math.nan)
     refuse(r"target = 0.01: the lowest possible loss of this model is 0.165\d+; give a higher target", target=0.01)
-    sgd = plan(check_config(RIDGE | {"train": {"algorithm": "sgd"}}))
+    sgd = plan(check_config(RIDGE | {"train": {"step_size": 0.05, "algorithm": "sgd"}}))
     refuse("train.algorithm = 'sgd': local steps are planned for TDCD; leave it out", ConfigError, sgd)
 
 
@@ -217,11 +216,13 @@ def test_bad_input_is_refused_with_a_sentence(ridge):
     [
         ({"optimizer": "momentum"}, "train.optimizer = 'momentum'"),
         ({"schedule": "cosine"}, "train.schedule = 'cosine'"),
+        ({"hub_optimizer": "adam", "step_size": "auto"}, "train.hub_optimizer = 'adam'"),
         ({"hub_optimizer": "adam", "participation": 0.5}, "train.hub_optimizer = 'adam', train.participation = 0.5"),
     ],
 )
 def test_a_variant_that_the_theorem_does_not_cover_is_refused(train, named):
-    variant = plan(check_config({"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": train}))
+    keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}}
+    variant = plan(check_config({**keys, "train": {"step_size": 0.05, **train}}))
     with pytest.raises(ConfigError) as caught:
         recommend_local_steps(variant, PRESETS["lan"], candidates=[1], seconds=UNHURRIED)
     assert caught.value.problems == [

@@ -12,15 +12,13 @@ from tdcd.compare.prediction import Prediction
 from tdcd.config import check_config
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import plan
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import PRESETS, Link, Network
 from tdcd.core.pace import Work, round_ends
-from tdcd.core.timing import Overlap
 from tdcd.planning import Forecast, plan_run
-from tdcd.planning.advice import advice, configuration_lines
-from tdcd.planning.candidates import Candidate, find_candidates, own_candidate
-from tdcd.planning.cost import Cost
-from tdcd.planning.tables import over_variants
-from tdcd.planning.variants import PILOTS, Ranked, Ranking, worthwhile
+from tdcd.planning.forecast import Cost
+from tdcd.planning.tables import advice, configuration_lines, over_variants
+from tdcd.planning.variants import PILOTS, Candidate, Ranked, Ranking, find_candidates, own_candidate, worthwhile
 
 UNHURRIED = 3600.0
 STEP = 1e-3
@@ -157,7 +155,7 @@ def rankings(rounds, diverged=(), *, failed=False):
     in_step = ranked(PLAIN, 10, 0.1, ())
     late = ranked(LATE, rounds, 0.1 if failed or not diverged else 0.01, diverged)
     best = late if late.seconds is not None and late.seconds < in_step.seconds else in_step
-    return Ranking((in_step, late), in_step, best, 0.1, 5, ("a", "b"))
+    return Ranking((in_step, late), in_step, best, 0.1, 5, ("a", "b"), 128, 0.0)
 
 
 @pytest.mark.parametrize(

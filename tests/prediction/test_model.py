@@ -33,7 +33,11 @@ def raw(source, features=None):
 )
 def test_a_run_of_embedded_data_predicts_raw_rows(tmp_path, source, block, standard):
     data = {"source": source, "rows": 120, "standardize": standard}
-    keys = {"data": data, "model": {"block": block, "hidden": [4]}, "train": {"rounds": 3, "batch_size": 32}}
+    keys = {
+        "data": data,
+        "model": {"block": block, "hidden": [4]},
+        "train": {"step_size": 0.05, "rounds": 3, "batch_size": 32},
+    }
     planned = plan(check_config(keys))
     result = train_plan(planned, tmp_path / "run")
     expected = result.scores([silo.features for silo in planned.federation.silos])
@@ -48,7 +52,11 @@ def test_amounts_classes_and_probabilities_are_in_the_labels_own_words(tmp_path)
     predicted = Model.load(tmp_path / "a").predict(raw("diabetes"))
     truth = load("diabetes").labels
     assert 1 - np.mean((predicted - truth) ** 2) / truth.var() == pytest.approx(0.5, abs=0.05)
-    keys = {"data": {"source": "breast_cancer"}, "model": {"block": "linear"}, "train": {"rounds": 20}}
+    keys = {
+        "data": {"source": "breast_cancer"},
+        "model": {"block": "linear"},
+        "train": {"step_size": 0.05, "rounds": 20},
+    }
     train_plan(plan(check_config(keys)), tmp_path / "b")
     model, rows = Model.load(tmp_path / "b"), raw("breast_cancer")
     classes, chances = model.predict(rows), model.predict_proba(rows)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from support.command import tdcd
-from tdcd.pages.live.watcher import Watcher
+from tdcd.pages.live.server import Watcher
 from tdcd.records.files import MOST_DEPTH, open_plain, parse_json, parse_toml, plain_lines, read_plain
 from tdcd.records.manifest import Manifest
 from tdcd.records.run_folder import RunFolder

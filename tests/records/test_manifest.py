@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import tdcd
 from tdcd import Federation, Linear, Objective, Settings, load, standardize, train
 from tdcd.core.schedule import batch_ids
+from tdcd.records.files import digest_of
 from tdcd.records.manifest import (
     Manifest,
     client_digests,
@@ -23,7 +24,6 @@ from tdcd.records.manifest import (
     schedule_of,
     versions,
 )
-from tdcd.records.mark import digest_of
 from tdcd.records.run_folder import RunFolder
 
 ROWS, HELD_OUT = standardize(*load("breast_cancer").split(0.2, seed=0))
@@ -68,8 +68,10 @@ def test_the_schedule_is_that_of_the_first_rounds(manifest):
     schedule = manifest.read()["schedule"]
     ids = batch_ids(0, [0, 1, 2], num_samples=FEDERATION.num_samples, batch_size=32, local_steps=2)
     assert schedule["digest"] == digest_of("", {"ids": ids})
-    assert schedule_of(Settings(local_steps=2, batch_size=32, seed=1), 455)["digest"] != schedule["digest"]
-    full = schedule_of(Settings(minibatches="full"), 455)
+    assert (
+        schedule_of(Settings(local_steps=2, batch_size=32, seed=1, step_size=0.05), 455)["digest"] != schedule["digest"]
+    )
+    full = schedule_of(Settings(minibatches="full", step_size=0.05), 455)
     assert full["batch_size"] == 455
 
 
@@ -145,7 +147,9 @@ def test_a_resumed_run_has_two_sessions_and_one_key(tmp_path):
 def test_a_run_that_goes_on_has_nothing_to_check_yet(tmp_path):
     manifest = trained(tmp_path / "run", rounds=2)
     manifest.begin("simulation")
-    with pytest.raises(ValueError, match=r"was not completed: the run goes on, or was killed; continue it first"):
+    with pytest.raises(
+        ValueError, match=r"was not completed: the run is still running, or was killed; continue it first"
+    ):
         differences(manifest)
 
 

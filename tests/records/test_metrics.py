@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, r2_score, roc_auc_score, root_mean_squared_error
 
 from tdcd.records.metrics import auc, metrics
 
 pytestmark = pytest.mark.quick
 
 
+@pytest.mark.slow  # importing scikit-learn takes longer than all tests of this module
 def test_regression_equals_sklearn_in_the_labels_units():
+    from sklearn.metrics import r2_score, root_mean_squared_error
+
     rng = np.random.default_rng(0)
     labels, scores = rng.normal(size=50), rng.normal(size=(50, 1))
     found = metrics("squared", scores, labels, label_scale=3.0)
@@ -17,7 +19,10 @@ def test_regression_equals_sklearn_in_the_labels_units():
     assert found["r2"] == pytest.approx(r2_score(labels, scores[:, 0]), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_binary_equals_sklearn_with_ties():
+    from sklearn.metrics import accuracy_score, roc_auc_score
+
     rng = np.random.default_rng(1)
     labels, scores = rng.integers(0, 2, 200), rng.integers(-3, 4, (200, 1)).astype(float)
     found = metrics("logistic", scores, labels)
@@ -25,7 +30,10 @@ def test_binary_equals_sklearn_with_ties():
     assert found["accuracy"] == accuracy_score(labels, scores[:, 0] > 0)
 
 
+@pytest.mark.slow
 def test_multiclass_equals_sklearn_one_against_the_rest():
+    from sklearn.metrics import accuracy_score, roc_auc_score
+
     rng = np.random.default_rng(2)
     labels, scores = rng.integers(0, 4, 300), rng.normal(size=(300, 4))
     found = metrics("softmax", scores, labels)

@@ -13,9 +13,8 @@ import tdcd
 from tdcd import Federation, load
 from tdcd.core.ledger import Traffic
 from tdcd.prediction.predictions import Named, write_held_out
-from tdcd.records.files import write_durably
+from tdcd.records.files import marks_of, write_durably
 from tdcd.records.history import Record
-from tdcd.records.mark import marks_of
 from tdcd.records.run_folder import RunFolder, federation_facts, toml_text
 from tdcd.runtime.storage.status import replace_quickly
 from tdcd.tables.labels import LabelEncoding
@@ -125,16 +124,17 @@ def test_toml_text_is_read_back_as_it_was(section):
 
 
 def test_nothing_else_names_the_files_of_a_run_folder():
-    """Hubs add files of their own to a run folder, and tell people of its history."""
+    """Hubs add files of their own to a run folder, and name its history in messages."""
     names = re.compile(
-        r"(config\.toml|federation\.json|history\.jsonl|labels\.json|alone\.json|report\.html|held-out\.csv|sweep\.json)$"
+        r"(config\.toml|federation\.json|history\.jsonl|labels\.json|alone\.json|report\.html|held-out\.csv|sweep\.json)"
     )
     package = Path(tdcd.__file__).parent
     found = {
         (str(path.relative_to(package)), node.value)
         for path in package.rglob("*.py")
         if path.relative_to(package).parts[0] != "records"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if names.search(text := path.read_text(encoding="utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and names.fullmatch(node.value)
     }
     assert {path for path, _ in found} <= {"runtime/storage/hub_folder.py", "runtime/storage/hub_restart.py"}

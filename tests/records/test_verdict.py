@@ -6,8 +6,7 @@ import pytest
 
 from tdcd.core.ledger import Traffic
 from tdcd.records.history import Record
-from tdcd.records.patience import Stopping
-from tdcd.records.verdict import Courses, verdict
+from tdcd.records.outcome import Courses, Stopping, verdict
 
 pytestmark = pytest.mark.quick
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from tdcd.cli.app import app
 from tdcd.pages.reproduction import write_page
-from tdcd.reproduction.measured import Measured, read_measured
+from tdcd.reproduction.results import MeasuredTimes, read_measured
 
 pytestmark = pytest.mark.quick
 
@@ -38,7 +38,7 @@ def test_predicted_and_measured_time_side_by_side(tmp_path):
 
 
 def test_when_the_loss_of_another_run_is_reached():
-    plain, both, bad = Measured.model_validate(FOUND).curves
+    plain, both, bad = MeasuredTimes.model_validate(FOUND).curves
     assert both.until(plain.losses[-1], both.seconds) == 1.0
     assert both.until(0.7, both.seconds) == pytest.approx(0.5)
     assert both.until(2.0, both.seconds) == 0.0
@@ -52,6 +52,7 @@ def test_another_file_is_refused_with_the_command_that_writes_one(tmp_path, text
         read_measured(tmp_path / "figures.json")
 
 
+@pytest.mark.slow  # the command imports scipy.stats, which takes longer than all tests of this module
 def test_a_file_that_is_not_there_ends_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(app, ["reproduce", "stragglers", "--measured", "none.json"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tdcd.reproduction.claims import judge
-from tdcd.reproduction.experiment import Curve, load_experiment, merge
+from tdcd.reproduction.experiment import ExperimentCurve, load_experiment, merge
 from tdcd.reproduction.measures import MEASURES
 from tdcd.reproduction.sweep import run_experiment
 
@@ -22,7 +22,7 @@ def reduced(name, labels, **changes):
     """Some curves of a figure, with three seeds and 40 rounds."""
     experiment = load_experiment(name, full=True)
     shorter = {"train": {"rounds": 40}, "evaluate": {"every": 2}, **changes}
-    curves = tuple(Curve(c.label, merge(c.keys, shorter)) for c in experiment.curves if c.label in labels)
+    curves = tuple(ExperimentCurve(c.label, merge(c.keys, shorter)) for c in experiment.curves if c.label in labels)
     assert len(curves) == len(labels)
     return replace(experiment, curves=curves, num_seeds=3, limits=())
 

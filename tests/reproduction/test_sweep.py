@@ -19,7 +19,7 @@ from tdcd.core.stopping import Interrupted
 from tdcd.data import DataUnavailable
 from tdcd.data.superconductors import superconductors
 from tdcd.pages.reproduction import write_page
-from tdcd.reproduction.experiment import NAMES, Curve, Experiment, load_experiment, merge
+from tdcd.reproduction.experiment import NAMES, Experiment, ExperimentCurve, load_experiment, merge
 from tdcd.reproduction.results import joined, read_results
 from tdcd.reproduction.sweep import predicted_ends, ridge_optimum, run_experiment, stand_in
 
@@ -33,7 +33,7 @@ BASE = {
 
 
 def tiny(**changes):
-    curves = tuple(Curve(f"Q = {q}", merge(BASE, {"train": {"local_steps": q}, **changes})) for q in (1, 4))
+    curves = tuple(ExperimentCurve(f"Q = {q}", merge(BASE, {"train": {"local_steps": q}, **changes})) for q in (1, 4))
     return Experiment("fig2a", "A tiny <experiment>", curves, 2, ("nothing",), inset=3)
 
 
@@ -239,7 +239,7 @@ def late():
     network = {"hub_hub": {"latency_ms": 30, "mbit_s": 100}, "step_ms": 2, "slower": {"slow": 4}}
     plain = merge({**BASE, "federation": {}}, {"silos": silos, "network": network, "train": {"local_steps": 4}})
     both = merge(plain, {"silos": [silos[0], {**silos[1], "period": 2}], "train": {"overlap": 1}})
-    curves = (Curve("in step", plain), Curve("both", both))
+    curves = (ExperimentCurve("in step", plain), ExperimentCurve("both", both))
     return Experiment("stragglers-ridge", "Late", curves, 2, ("a",), against=("seconds", "rounds"), phi_share=0.5)
 
 

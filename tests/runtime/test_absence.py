@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from support.in_process import SECRET, InProcess
+from support.parts import between_hubs, from_client, to_client
 from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.schedule import batch_ids
@@ -24,7 +25,7 @@ UNEQUAL = with_keys(
     train={"rounds": 10, "step_size": 0.1},
 )
 A2, A3, B1, C1 = "client.a.c2", "client.a.c3", "client.b.c1", "client.c.c1"
-SCRIPT = {A2: (3, "begin", 5), B1: (4, "steps", 5), A3: (8, "evaluate", None)}
+SCRIPT = {A2: (3, "block", 5), B1: (4, "received", 5), A3: (8, "evaluated", None)}
 """The question from which on a client hears nothing, and the hub's round in which it is there again."""
 
 
@@ -44,9 +45,9 @@ class Deaf(InProcess):
 
     def is_deaf(self, message):
         first, kind, back = self.script.get(message.receiver, (None, "", None))
-        if message.kind not in ("evaluate", "begin", "steps") or first is None:
+        if message.kind not in ("evaluated", "block", "received") or first is None:
             return False
-        order = ("evaluate", "begin", "steps")
+        order = ("evaluated", "block", "received")
         reached = (message.round, order.index(message.kind)) >= (first, order.index(kind))
         return reached and (back is None or self.machines[message.sender].round < back)
 
@@ -92,9 +93,9 @@ class Silo:
         self.block = np.asarray(office.hubs[job.hubs[index]].handshake.compute.start["weight"])
 
     def out(self, round_index, kind):
-        order, found = ("evaluate", "begin", "steps"), set()
+        order, found = ("evaluated", "block", "received"), set()
         for note in self.noted:
-            if (note.round, order.index(note.question or "evaluate")) <= (round_index, order.index(kind)):
+            if (note.round, order.index(note.question or "evaluated")) <= (round_index, order.index(kind)):
                 found = found - {note.client} if note.question is None else found | {note.client}
         return [self.clients.index(client) for client in found]
 
@@ -116,8 +117,8 @@ def trained(office, config):
 
 def measured(silos, index, labels, tests, l2):
     penalty = sum(l2 / 2 * np.sum(silo.block**2) for silo in silos)
-    there = np.all([~np.isin(silo.owner, silo.out(index, "evaluate")) for silo in silos], axis=0)
-    there_test = np.all([~np.isin(silo.test_owner, silo.out(index, "evaluate")) for silo in silos], axis=0)
+    there = np.all([~np.isin(silo.owner, silo.out(index, "evaluated")) for silo in silos], axis=0)
+    there_test = np.all([~np.isin(silo.test_owner, silo.out(index, "evaluated")) for silo in silos], axis=0)
     train = sum(silo.features @ silo.block for silo in silos)[:, 0] - labels
     test = sum(silo.test @ silo.block for silo in silos)[:, 0] - tests
     return np.mean(train[there] ** 2) / 2 + penalty, np.mean(test[there_test] ** 2) / 2 + penalty
@@ -134,12 +135,12 @@ def one_round(silos, index, labels, config):
         minibatches=settings.minibatches,
     )[0]
     phis = [silo.features @ silo.block for silo in silos]
-    there = np.all([~np.isin(silo.owner, silo.out(index, "begin")) for silo in silos], axis=0)
+    there = np.all([~np.isin(silo.owner, silo.out(index, "block")) for silo in silos], axis=0)
     averages = []
     for number, silo in enumerate(silos):
         others = sum(phi for other, phi in enumerate(phis) if other != number)
-        taking_part = [k for k in range(len(silo.sizes)) if k not in silo.out(index, "begin")]
-        answering = [k for k in taking_part if k not in silo.out(index, "steps")]
+        taking_part = [k for k in range(len(silo.sizes)) if k not in silo.out(index, "block")]
+        answering = [k for k in taking_part if k not in silo.out(index, "received")]
         average = 0
         for client in answering:
             block = silo.block.copy()
@@ -183,8 +184,8 @@ def test_training_goes_on_with_the_samples_that_are_left(gradient, minibatches):
 @pytest.mark.parametrize("seed", range(3))
 def test_every_hub_has_the_same_history_with_every_absence(seed):
     office = Deaf(UNEQUAL, shards(plan(UNEQUAL)), SCRIPT, seed=seed).run()
-    assert office.absences["hub.a"] == [Absence(A2, 3, "begin"), Absence(A2, 6, None), Absence(A3, 8, "evaluate")]
-    assert office.absences["hub.b"] == [Absence(B1, 4, "steps"), Absence(B1, 6, None)]
+    assert office.absences["hub.a"] == [Absence(A2, 3, "block"), Absence(A2, 6, None), Absence(A3, 8, "evaluated")]
+    assert office.absences["hub.b"] == [Absence(B1, 4, "received"), Absence(B1, 6, None)]
     assert len({tuple(record.to_json() for record in history) for history in office.history.values()}) == 1
     assert office.lines() == {
         0: ({}, []),
@@ -199,30 +200,30 @@ def test_every_hub_has_the_same_history_with_every_absence(seed):
 
 def test_masks_and_counts_are_sent_only_where_somebody_is_absent():
     office = Deaf(UNEQUAL, shards(plan(UNEQUAL)), SCRIPT).run()
-    told = {m.round: m.remaining for m in office.sent if m.receiver == C1 and m.kind == "steps"}
-    assert {at for at, remaining in told.items() if remaining is not None} == {3, 4, 5, 8, 9}
-    masks = {"phi_part": "absent", "scores_part": "train_absent"}
-    parts = [m for m in office.sent if m.kind in masks]
-    masked = {(m.sender, m.kind, m.round) for m in parts if getattr(m, masks[m.kind]) is not None}
+    received = [m for m in office.sent if m.receiver == C1 and m.kind == "received"]
+    assert {m.round for m in received if "rows" in m.arrays} == {3, 4, 5, 8, 9}
+    masks = {"phi": "absent", "scores": "train_absent"}
+    parts = [m for m in office.sent if between_hubs(m, *masks)]
+    masked = {(m.sender, m.kind, m.round) for m in parts if masks[m.kind] in m.arrays}
     assert {(kind, at) for sender, kind, at in masked if sender == "hub.a"} == {
-        *(("phi_part", at) for at in (3, 4, 5, 8, 9)),
-        *(("scores_part", at) for at in (4, 8, 10)),
+        *(("phi", at) for at in (3, 4, 5, 8, 9)),
+        *(("scores", at) for at in (4, 8, 10)),
     }
-    assert {(kind, at) for sender, kind, at in masked if sender == "hub.b"} == {("phi_part", 5)}
+    assert {(kind, at) for sender, kind, at in masked if sender == "hub.b"} == {("phi", 5)}
 
 
 def test_a_silo_alone_averages_and_measures_those_that_are_there():
     config = with_keys(UNEQUAL.model_dump(), silos=[{"name": "a", "clients": 3}])
-    office = Deaf(config, shards(plan(config)), {A2: (3, "begin", 5)}).run()
+    office = Deaf(config, shards(plan(config)), {A2: (3, "block", 5)}).run()
     assert office.lines()[4] == ({A2: [3]}, [A2])
     assert office.lines()[6] == ({A2: [4, 5]}, [])
     hub = office.hubs["hub.a"]
-    sent = {m.sender: m for m in office.sent if m.kind == "block" and m.round == 4}
+    sent = {m.sender: m for m in office.sent if from_client(m, "block") and m.round == 4}
     sizes = {client: hub.handshake.compute.rows_of(index, False) for index, client in enumerate(hub.clients)}
     assert set(sent) == {"client.a.c1", A3}
-    mean = sum(sizes[client] * m.block["weight"].values for client, m in sent.items()) / sum(sizes[c] for c in sent)
-    begin = next(m for m in office.sent if m.kind == "begin" and m.round == 5)
-    assert begin.block["weight"].values == pytest.approx(mean, rel=1e-12)
+    mean = sum(sizes[client] * m.arrays["weight"].values for client, m in sent.items()) / sum(sizes[c] for c in sent)
+    begin = next(m for m in office.sent if to_client(m, "block") and m.round == 5)
+    assert begin.arrays["weight"].values == pytest.approx(mean, rel=1e-12)
 
 
 def test_samples_that_are_nowhere_complete_give_no_line_and_are_told_of_in_the_next():
@@ -232,7 +233,7 @@ def test_samples_that_are_nowhere_complete_give_no_line_and_are_told_of_in_the_n
         silos=[{"name": "a", "clients": 2}, {"name": "b", "clients": 2}],
         federation={"rows": "contiguous", "aligned": True},
     )
-    script = {A2: (3, "begin", 5), B1: (3, "begin", 5)}
+    script = {A2: (3, "block", 5), B1: (3, "block", 5)}
     office = Deaf(config, shards(plan(config)), script).run()
     assert {end.status for end in office.ends.values()} == {"finished"}
     assert [record.round for record in office.history["hub.a"]] == [0, 2, 6, 8, 10]
@@ -254,7 +255,7 @@ def stopped(script, config=UNEQUAL, until=lambda office: False):
 
 
 def test_nobody_is_left_out_before_another_client_has_answered():
-    office = stopped(dict.fromkeys(("client.a.c1", A2, A3), (3, "begin", None)))
+    office = stopped(dict.fromkeys(("client.a.c1", A2, A3), (3, "block", None)))
     hub = office.hubs["hub.a"]
     assert [*hub.missing()] == ["client.a.c1", A2, A3]
     assert hub.open_questions() == []
@@ -269,29 +270,29 @@ def test_nobody_is_left_out_before_another_client_has_answered():
 
 
 def test_the_only_client_of_a_silo_is_waited_for():
-    office = stopped({C1: (3, "begin", None)})
+    office = stopped({C1: (3, "block", None)})
     assert [*office.hubs["hub.c"].missing()] == [C1]
     assert office.hubs["hub.c"].open_questions() == []
     assert [[*hub.missing()] for hub in office.hubs.values()] == [["hub.c"], ["hub.c"], [C1]]
 
 
 def test_all_are_waited_for_in_the_first_rounds_after_a_start():
-    assert stopped({A2: (1, "steps", None)}).hubs["hub.a"].open_questions() == []
-    assert len(stopped({A2: (3, "steps", None)}).hubs["hub.a"].open_questions()) == 1
+    assert stopped({A2: (1, "received", None)}).hubs["hub.a"].open_questions() == []
+    assert len(stopped({A2: (3, "received", None)}).hubs["hub.a"].open_questions()) == 1
 
 
 def test_all_are_waited_for_without_the_setting():
     config = with_keys(UNEQUAL.model_dump(), federation={"client_grace_s": None})
-    office = stopped({A2: (3, "begin", None)}, config)
+    office = stopped({A2: (3, "block", None)}, config)
     assert [*office.hubs["hub.a"].missing()] == [A2]
     assert office.hubs["hub.a"].open_questions() == []
 
 
 def test_a_client_that_is_left_out_is_asked_again_once_every_grace_period():
-    office = stopped({A2: (3, "begin", None)})
+    office = stopped({A2: (3, "block", None)})
     hub = office.hubs["hub.a"]
     (question,) = hub.open_questions()
-    assert hub.overdue(question)[0] == Absence(A2, 3, "begin")
+    assert hub.overdue(question)[0] == Absence(A2, 3, "block")
     assert (hub.left_out(), A2 in hub.missing()) == ([A2], False)
     assert hub.open_questions() == [question]
     assert hub.overdue(question) == [question]
@@ -303,7 +304,7 @@ def test_a_client_that_is_left_out_is_asked_again_once_every_grace_period():
 
 
 def test_a_client_that_is_another_process_now_takes_part_again():
-    office = stopped({A2: (3, "begin", 7)}, until=lambda office: office.hubs["hub.a"].round == 3)
+    office = stopped({A2: (3, "block", 7)}, until=lambda office: office.hubs["hub.a"].round == 3)
     del office.grace_is_over
     while office.hubs["hub.a"].round < 5:
         assert office.deliver()
@@ -340,14 +341,16 @@ def test_the_grace_period_is_that_of_a_question_and_not_of_a_hub_that_sleeps():
 
 
 def test_absences_are_looked_up_by_round_and_question():
-    noted = [Absence("x", 3, "begin"), Absence("x", 6, None), Absence("x", 6, "steps"), Absence("y", 5, "evaluate")]
-    books = Absences(("x", "y"), noted)
-    cases = [(2, "steps"), (3, "evaluate"), (3, "begin"), (5, "evaluate"), (6, "begin"), (6, "steps"), (9, "evaluate")]
+    noted = [Absence("x", 3, "block"), Absence("x", 6, None), Absence("x", 6, "received"), Absence("y", 5, "evaluated")]
+    order = ("evaluated", "block", "received")
+    books = Absences(("x", "y"), order, noted)
+    cases = [(2, 2), (3, 0), (3, 1), (5, 0), (6, 1), (6, 2), (9, 0)]
+    cases = [(at, order[question]) for at, question in cases]
     assert [books.out(*case) for case in cases] == [[], [], [0], [0, 1], [1], [0, 1], [0, 1]]
     assert books.claims(2, 8) == ({"x": [3, 4, 5, 6, 7], "y": [5, 6, 7]}, ["x", "y"])
     assert books.claims(0, 3) == ({}, [])
     assert books.take_back(7) == [Absence("x", 7, None), Absence("y", 7, None)]
-    assert books.out(7, "evaluate") == []
+    assert books.out(7, "evaluated") == []
 
 
 # A hub that comes back
@@ -355,9 +358,9 @@ def test_absences_are_looked_up_by_round_and_question():
 
 def test_a_hub_that_comes_back_goes_on_without_the_same_clients():
     """At every message after its decision: the peers hear the same again, though the client could be asked now."""
-    whole = Deaf(UNEQUAL, shards(plan(UNEQUAL)), {A2: (3, "begin", 5)}).run()
+    whole = Deaf(UNEQUAL, shards(plan(UNEQUAL)), {A2: (3, "block", 5)}).run()
     for after in range(0, 60, 7):
-        office = Deaf(UNEQUAL, whole.data, {A2: (3, "begin", 5)})
+        office = Deaf(UNEQUAL, whole.data, {A2: (3, "block", 5)})
         office.start()
         while not office.absences["hub.a"]:
             assert office.deliver()
@@ -368,7 +371,7 @@ def test_a_hub_that_comes_back_goes_on_without_the_same_clients():
         while office.deliver() or reminded(office):
             pass
         assert {end.status for end in office.ends.values()} == {"finished"}, after
-        assert office.absences["hub.a"][0] == Absence(A2, 3, "begin")
+        assert office.absences["hub.a"][0] == Absence(A2, 3, "block")
         assert office.history["hub.b"] == office.history["hub.c"]
         lines = {record.round: record for record in office.history["hub.a"]}
         assert [lines[record.round] for record in office.history["hub.b"]] == office.history["hub.b"]

@@ -6,7 +6,7 @@ from test_absence import A2, B1, C1, UNEQUAL, stopped
 
 from support.altering import with_fields
 from support.simulated import with_keys
-from tdcd.runtime.messages.messages import Remaining
+from tdcd.runtime.messages.messages import ScoresFacts
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
@@ -21,7 +21,7 @@ def refusal(machine, message, **fields):
 
 
 def changed(message, **arrays):
-    return message.replace(**{name: Array.of(value) for name, value in arrays.items()})
+    return message.replace(arrays={**message.arrays, **{name: Array.of(value) for name, value in arrays.items()}})
 
 
 def heard_by(office, receiver, kind, sender="hub.b"):
@@ -40,7 +40,7 @@ def early():
 
 
 def test_a_hub_refuses_masks_that_do_not_fit(early):
-    hub, message = heard_by(early, "hub.a", "phi_part")
+    hub, message = heard_by(early, "hub.a", "phi")
     size = UNEQUAL.train.local_steps * UNEQUAL.train.batch_size
     for wrong, text in (
         (np.zeros(size - 1, np.uint8), f"'absent' is uint8 [{size - 1}], not uint8 [{size}]"),
@@ -48,9 +48,9 @@ def test_a_hub_refuses_masks_that_do_not_fit(early):
         (np.full(size, 2, np.uint8), "'absent' must be 0 or 1 for each sample"),
     ):
         assert refusal(hub, changed(message, absent=wrong)) == text
-    hub, message = heard_by(early, "hub.a", "scores_part")
+    hub, message = heard_by(early, "hub.a", "scores")
     for name in ("train", "test"):
-        size = len(getattr(message, name).values)
+        size = len(message.arrays[name].values)
         wrong = changed(message, **{f"{name}_absent": np.full(size, 255, np.uint8)})
         assert refusal(hub, wrong) == f"'{name}_absent' must be 0 or 1 for each sample"
 
@@ -58,35 +58,36 @@ def test_a_hub_refuses_masks_that_do_not_fit(early):
 @pytest.mark.parametrize(
     ("claims", "text"),
     [
-        ({"absent": []}, "it is not a message: Expected `object`, got `array` - at `$.absent`"),
+        ({"absent": []}, "it is not a message: Expected `object`, got `array` - at `$.facts.absent`"),
         ({"absent": {B1: [4]}}, "'absent' must be the rounds before this one, in order, by client"),
         ({"absent": {B1: [-1]}}, "'absent' must be the rounds before this one, in order, by client"),
         ({"absent": {B1: [2, 1]}}, "'absent' must be the rounds before this one, in order, by client"),
-        ({"absent": {B1: [True]}}, "it is not a message: Expected `int`, got `bool` - at `$.absent[...][0]`"),
+        ({"absent": {B1: [True]}}, "it is not a message: Expected `int`, got `bool` - at `$.facts.absent[...][0]`"),
         ({"absent": {B1: []}}, "'absent' must be the rounds before this one, in order, by client"),
         ({"absent": {A2: [1]}}, f"'{A2}' is no client of hub.b"),
-        ({"unscored": {B1: 1}}, "it is not a message: Expected `array`, got `object` - at `$.unscored`"),
-        ({"unscored": [1]}, "it is not a message: Expected `str`, got `int` - at `$.unscored[0]`"),
+        ({"unscored": {B1: 1}}, "it is not a message: Expected `array`, got `object` - at `$.facts.unscored`"),
+        ({"unscored": [1]}, "it is not a message: Expected `str`, got `int` - at `$.facts.unscored[0]`"),
         ({"unscored": [C1]}, f"'{C1}' is no client of hub.b"),
         ({"unscored": [B1, B1]}, "'unscored' names a client twice, or all clients"),
         ({"unscored": [B1, "client.b.c2"]}, "'unscored' names a client twice, or all clients"),
     ],
 )
 def test_a_hub_refuses_what_cannot_be_said_of_another_ones_clients(early, claims, text):
-    hub, message = heard_by(early, "hub.a", "scores_part")
-    assert refusal(hub, message, **claims) == text
+    hub, message = heard_by(early, "hub.a", "scores")
+    facts = {"type": "scores", "penalty": message.facts.penalty, **claims}
+    assert refusal(hub, message, facts=facts) == text
 
 
 @pytest.mark.parametrize("name", ["absent", "present", "rows"])
 def test_a_client_refuses_masks_and_counts_that_do_not_fit(early, name):
-    client, message = heard_by(early, A2, "steps", "hub.a")
-    rows = len(message.phi_others["phi"].values)
+    client, message = heard_by(early, A2, "received", "hub.a")
+    rows = len(message.arrays["phi"].values)
     batches, held = UNEQUAL.train.local_steps, len(early.data[A2].ids)
     size = UNEQUAL.train.batch_size
     good = {
         "absent": np.zeros(rows, np.uint8),
         "present": np.full(batches, size, np.int32),
-        "rows": early.hubs["hub.a"].handshake.sample_index.num_samples,
+        "rows": np.array([early.hubs["hub.a"].handshake.sample_index.num_samples]),
     }
     limits = f"'present' must be at least the client's own samples that are, and {size} at most"
     known = "'rows' must be at least the client's own rows, and the number of samples at most"
@@ -101,31 +102,27 @@ def test_a_client_refuses_masks_and_counts_that_do_not_fit(early, name):
             (np.full(batches, -1, np.int32), limits),
             (np.full(batches + 1, size, np.int32), f"'present' is int32 [{batches + 1}], not int32 [{batches}]"),
         ],
-        "rows": [(0, known), (10**9, known), (-held, known)],
+        "rows": [(np.array([rows]), known) for rows in (0, 10**9, -held)],
     }
     for value, text in wrong[name]:
-        assert refusal(client, with_remaining(message, **{**good, name: value})) == text
-    header = {key: 1 if key == "rows" else ["|u1", [0]] for key in good if key != name}
-    assert refusal(client, message, remaining=header).startswith("it is not a message: Object missing required field")
-    assert [answer.kind for answer in client.receive(with_remaining(message, **good))] == ["block"]
-
-
-def with_remaining(message, absent, present, rows):
-    return message.replace(remaining=Remaining(Array.of(absent), Array.of(present), rows))
+        assert refusal(client, changed(message, **{**good, name: value})) == text
+    less = {key: value for key, value in good.items() if key != name}
+    assert refusal(client, changed(message, **less)) == f"it has no array '{name}'"
+    assert [answer.kind for answer in client.receive(changed(message, **good))] == ["block"]
 
 
 def test_nobody_is_left_out_by_others_without_the_setting():
     config = with_keys(UNEQUAL.model_dump(), federation={"client_grace_s": None})
     office = stopped({}, config, until=lambda office: office.hubs["hub.a"].round >= 2)
     text = "it leaves clients out, and federation.client_grace_s is not set"
-    hub, message = heard_by(office, "hub.a", "phi_part")
+    hub, message = heard_by(office, "hub.a", "phi")
     size = UNEQUAL.train.local_steps * UNEQUAL.train.batch_size
     assert refusal(hub, changed(message, absent=np.zeros(size, np.uint8))) == text
-    client, message = heard_by(office, A2, "steps", "hub.a")
+    client, message = heard_by(office, A2, "received", "hub.a")
     absent, present = (
-        np.zeros(len(message.phi_others["phi"].values), np.uint8),
+        np.zeros(len(message.arrays["phi"].values), np.uint8),
         np.zeros(UNEQUAL.train.local_steps, np.int32),
     )
-    assert refusal(client, with_remaining(message, absent, present, 1)) == text
-    hub, message = heard_by(office, "hub.a", "scores_part")
-    assert refusal(hub, message.replace(unscored=[B1])) == text
+    assert refusal(client, changed(message, absent=absent, present=present, rows=np.array([1]))) == text
+    hub, message = heard_by(office, "hub.a", "scores")
+    assert refusal(hub, message.replace(facts=ScoresFacts(penalty=0.0, unscored=[B1]))) == text

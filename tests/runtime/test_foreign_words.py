@@ -8,11 +8,11 @@ import pytest
 
 from support.command import tdcd
 from support.simulated import RIDGE, with_keys
-from tdcd.cli.console import Waiting
+from tdcd.cli.console import WaitingDisplay
 from tdcd.cli.terminal import PlainConsole
 from tdcd.core.visible import MOST_LETTERS, one_line, visible
 from tdcd.pages.kit.html import paragraph
-from tdcd.pages.live.watcher import Watcher
+from tdcd.pages.live.server import Watcher
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.messages.messages import Diverged, Stop
 from tdcd.runtime.messages.wire import decode, encode
@@ -74,7 +74,7 @@ def test_a_terminal_shows_them_as_they_are_written_and_still_has_its_own_colours
     console = PlainConsole()
     console.file, console._force_terminal, console._color_system = io.StringIO(), True, None
     console.print(EVIL, style="red")
-    with Waiting(console, f"aligning {EVIL}") as waiting:
+    with WaitingDisplay(console, f"aligning {EVIL}") as waiting:
         waiting.show([EVIL])
     assert "[/x] [red]:bomb: \\x1b]0;title" in console.file.getvalue()
     assert "\x07" not in console.file.getvalue()

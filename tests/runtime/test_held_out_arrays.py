@@ -24,7 +24,7 @@ def test_hubs_write_what_the_simulation_writes(source, tmp_path):
     keys = {
         "data": {"source": source, "rows": 60},
         "model": {"block": "linear"},
-        "train": {"rounds": 2, "batch_size": 8, "local_steps": 2},
+        "train": {"step_size": 0.05, "rounds": 2, "batch_size": 8, "local_steps": 2},
         "silos": SILOS,
     }
     config = check_config(keys)

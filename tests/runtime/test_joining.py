@@ -109,12 +109,12 @@ def test_another_version_of_a_client(data, seed):
 def test_another_version_of_a_hub(data, seed):
     def newer(message):
         is_hello = message.kind == "hello" and message.sender == "hub.lab"
-        return message.replace(protocol=8) if is_hello else message
+        return message.replace(protocol=PROTOCOL + 1) if is_hello else message
 
     office = Office(data, seed, change=newer).run()
     assert_nobody_starts(office, "hub.lab", "hub.clinic", "protocol", str(PROTOCOL), "upgrade the older one")
     assert (
-        f"hub.clinic speaks protocol {PROTOCOL} and hub.lab 8"
+        f"hub.clinic speaks protocol {PROTOCOL} and hub.lab {PROTOCOL + 1}"
         in office.hubs["hub.clinic"].reason + office.hubs["hub.lab"].reason
     )
 

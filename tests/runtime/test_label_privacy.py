@@ -100,7 +100,7 @@ SOURCE = {
     "data": {"source": "breast_cancer", "rows": 100},
     "federation": {"label_epsilon": 1.0},
     "model": {"block": "linear"},
-    "train": {"rounds": 2, "local_steps": 2, "batch_size": 20},
+    "train": {"step_size": 0.05, "rounds": 2, "local_steps": 2, "batch_size": 20},
     "silos": [{"name": "a", "clients": 2}, {"name": "b"}],
 }
 

@@ -7,12 +7,12 @@ from test_absence import Deaf
 from test_losses_for_real import OWN
 
 from support.in_process import InProcess
+from support.parts import between_hubs, to_client
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
-from tdcd.runtime.messages.messages import Begin, FiguresPart, PhiPart, ScoresPart, SlopePart, Steps
 
 SILOS = [{"name": "shop", "clients": 2}, {"name": "bank", "clients": 2}, {"name": "bureau", "clients": 1}]
 AT_BANK = {"silos": SILOS, "federation": {"labels": "bank"}}
@@ -65,23 +65,21 @@ def test_the_hubs_send_in_a_star_and_the_ledger_counts_it(name):
     config = config_of(name)
     planned, _ = simulated(config)
     office = InProcess(config, shards(planned)).run()
-    sent = Counter((type(m), m.sender, m.receiver) for m in office.sent if m.sender.startswith("hub."))
+    parts = [m for m in office.sent if between_hubs(m, "phi", "slope", "scores", "figures")]
+    sent = Counter((m.flow, m.sender, m.receiver) for m in parts)
     rounds, lines = config.train.rounds, len(office.history["hub.bank"])
     for hub in ("hub.shop", "hub.bureau"):
-        assert sent[PhiPart, hub, "hub.bank"] == sent[SlopePart, "hub.bank", hub] == rounds
-        assert sent[ScoresPart, hub, "hub.bank"] == sent[FiguresPart, "hub.bank", hub] == lines
-    parts = {key: count for key, count in sent.items() if key[0] in (PhiPart, SlopePart, ScoresPart, FiguresPart)}
-    assert sum(parts.values()) == 4 * (rounds + lines)
+        assert sent["phi", hub, "hub.bank"] == sent["slope", "hub.bank", hub] == rounds
+        assert sent["scores", hub, "hub.bank"] == sent["figures", "hub.bank", hub] == lines
+    assert len(parts) == 4 * (rounds + lines)
     counted = office.history["hub.shop"][-1]
     assert counted.messages.hub_to_hub == 4 * rounds
-    assert counted.bytes.hub_to_hub == sum(
-        m.payload_bytes for m in office.sent if isinstance(m, PhiPart | SlopePart) and m.receiver.startswith("hub.")
-    )
-    down = [m for m in office.sent if isinstance(m, Begin | Steps)]
+    assert counted.bytes.hub_to_hub == sum(m.payload_bytes for m in parts if m.flow in ("phi", "slope"))
+    down = [m for m in office.sent if to_client(m, "block", "received")]
     assert counted.bytes.hub_to_client == sum(m.payload_bytes for m in down)
     # Weights are told to those who do not have them with the labels, and to nobody where all weigh the same.
-    told = {m.receiver.split(".")[1] for m in down if isinstance(m, Steps) and m.weights is not None}
-    assert told == ({"shop", "bureau"} if "balanced" in name else set())
+    weighed = {m.receiver.split(".")[1] for m in down if "weights" in m.arrays}
+    assert weighed == ({"shop", "bureau"} if "balanced" in name else set())
 
 
 def test_rows_that_are_left_weigh_what_they_did_when_a_client_is_away():
@@ -97,7 +95,7 @@ def test_rows_that_are_left_weigh_what_they_did_when_a_client_is_away():
             federation={"client_grace_s": 5.0, **labels},
             evaluate={"every": 4},
         )
-        script = {"client.shop.c2": (3, "begin", 5), "client.bank.c1": (4, "steps", 6)}
+        script = {"client.shop.c2": (3, "block", 5), "client.bank.c1": (4, "received", 6)}
         office = Deaf(config, shards(plan(config)), script).run()
         assert {end.status for end in office.ends.values()} == {"finished"}
         assert len({tuple(record.train_loss for record in history) for history in office.history.values()}) == 1

@@ -22,20 +22,12 @@ from test_hostile import (
 )
 from test_odd_words import Recorded, crashes
 
+from support.parts import between_hubs
 from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
-from tdcd.runtime.messages.messages import (
-    EvaluationFigures,
-    FiguresPart,
-    Hello,
-    Outputs,
-    PhiPart,
-    ScoresPart,
-    SlopePart,
-    Want,
-)
-from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.messages import FiguresFacts, Hello, Outputs, Want
+from tdcd.runtime.messages.structure import Array, EvaluationFigures
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
 
 BANK = "hub.bank"
@@ -67,7 +59,7 @@ def test_a_wrong_array_is_refused(data, reference, wrong):
     office = run(Attacked(CONFIG, data, attack))
     assert_same_run(office, reference)
     assert not office.refused
-    assert kinds(office) >= {"slope_part", "phi_part", "scores_part", "steps"}
+    assert kinds(office) >= {"slope", "phi", "scores", "received"}
     for text in texts(office):
         assert re.fullmatch(WRONG_ARRAYS[wrong], text), text
 
@@ -81,19 +73,21 @@ def test_weights_that_cannot_be_are_refused():
     def attack(message):
         if message.kind == "welcome" and message.receiver == C1:
             return altered(message, weights=Array.of(np.ones(len(data[C1].ids))))
-        if message.kind not in ("slope_part", "steps"):
+        if message.kind not in ("slope", "received"):
             return []
-        if message.weights is None:
-            rows = message.phi_others["phi"].values[:, 0]
-            return altered(message, weights=Array.of(np.ones_like(rows)))
-        values = message.weights.values
-        wrong = [None, Array.of(values[1:]), Array.of(-values), Array.of(values * np.nan)]
-        return [step for one in wrong for step in altered(message, weights=one)]
+        if "weights" not in message.arrays:
+            rows = message.arrays["phi"].values[:, 0]
+            return altered(message, arrays={**message.arrays, "weights": Array.of(np.ones_like(rows))})
+        values = message.arrays["weights"].values
+        wrong = [None, values[1:], -values, values * np.nan]
+        return [
+            step for one in wrong for step in along(message, encode(with_array(message, ("arrays", "weights"), one)))
+        ]
 
     office = run(Attacked(config, data, attack))
     assert_same_run(office, run(Attacked(config, data, lambda message: [])).history)
     assert not office.refused
-    assert kinds(office) == {"welcome", "slope_part", "steps"}
+    assert kinds(office) == {"welcome", "slope", "received"}
     expected = "it has no array 'weights'|'weights' are of samples that all weigh the same|'weights' must be at least 0"
     expected += r"|'weights' has numbers that are not finite|'weights' is float64 \[.*\], not float64 \[.*\]"
     expected += "|it has weights of a silo without labels"
@@ -104,7 +98,7 @@ def test_weights_that_cannot_be_are_refused():
 
 def out_of_the_star(message):
     """A hub says to another one what is only for, or only from, the hub with the labels."""
-    if not isinstance(message, PhiPart | ScoresPart | SlopePart | FiguresPart):
+    if not between_hubs(message, "phi", "scores", "slope", "figures"):
         return []
     sender, receiver = message.sender, message.receiver
     third = next(hub for hub in (HUB, LAB, BANK) if hub not in (sender, receiver))
@@ -116,15 +110,15 @@ def test_nobody_speaks_out_of_the_star(data, reference):
     office = run(Attacked(CONFIG, data, out_of_the_star))
     assert_same_run(office, reference)
     assert not office.refused
-    assert kinds(office) == {"phi_part", "scores_part", "slope_part", "figures_part"}
+    assert kinds(office) == {"phi", "scores", "slope", "figures"}
     assert "accepted" not in texts(office)
     assert any(text.startswith("a hub was not to send '") for text in texts(office))
 
 
 def odd_figures(message):
-    if not isinstance(message, FiguresPart):
+    if message.kind != "figures":
         return []
-    found, nobody = message.figures, {"client.lab.nobody": [0]}
+    found, nobody = message.facts.figures, {"client.lab.nobody": [0]}
     changes = [
         {"metrics": {}},
         {"metrics": {**found.metrics, "more": {}}},
@@ -133,8 +127,9 @@ def odd_figures(message):
         {"test_loss": None},
     ]
     fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    out = [step for change in changes for step in altered(message, figures=EvaluationFigures(**fields | change))]
-    return out + altered(message, absent=nobody) + altered(message, unscored=["client.lab.north"])
+    facts = [FiguresFacts(figures=EvaluationFigures(**fields | change)) for change in changes]
+    facts += [FiguresFacts(figures=found, absent=nobody), FiguresFacts(figures=found, unscored=["client.lab.north"])]
+    return [step for one in facts for step in altered(message, facts=one)]
 
 
 def test_a_line_of_the_history_that_cannot_be_is_refused(data, reference):
@@ -171,11 +166,11 @@ def test_a_hub_gives_parts_only_to_those_who_are_sent_them(data, is_over):
     while is_over or office.hubs[LAB].round < 1 or office.hubs[LAB].phase != "stepping":
         if not office.deliver():
             break
-    for owner, asker, what in ((LAB, HUB, "phi_part"), (LAB, BANK, "scores_part"), (HUB, BANK, "phi_part")):
+    for owner, asker, what in ((LAB, HUB, "phi"), (LAB, BANK, "scores"), (HUB, BANK, "phi")):
         want = Want(asker, owner, 0, office.hubs[LAB].handshake.run, what=what)
         with pytest.raises(RejectedMessage, match=rf"^it is not sent '{what}'$"):
             office.machines[owner].receive(decode(encode(want), sender=asker, receiver=owner))
-    for owner, asker, what in ((LAB, BANK, "slope_part"), (HUB, LAB, "phi_part"), (LAB, HUB, "figures_part")):
+    for owner, asker, what in ((LAB, BANK, "slope"), (HUB, LAB, "phi"), (LAB, HUB, "figures")):
         want = Want(asker, owner, 0, office.hubs[LAB].handshake.run, what=what)
         (answer,) = [m for m in office.machines[owner].receive(want) if m.kind == what]
         (sent,) = [m for m in office.sent if (m.sender, m.receiver, m.kind, m.round) == (owner, asker, what, 0)]
@@ -228,8 +223,8 @@ def recorded(data):
 @pytest.mark.parametrize(
     ("party", "kind"),
     [
-        *((HUB, kind) for kind in ("slope_part", "figures_part", "hello")),
-        *((C1, kind) for kind in ("welcome", "steps")),
+        *((HUB, kind) for kind in ("slope", "figures", "hello")),
+        *((C1, kind) for kind in ("welcome", "received")),
     ],
 )
 def test_odd_words_end_no_process(recorded, party, kind):

@@ -5,11 +5,12 @@ from collections import Counter
 import pytest
 
 from support.in_process import InProcess
+from support.parts import link_of, to_client
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import shards
-from tdcd.runtime.messages.messages import Begin, ClientBlock, Evaluate, Phi, PhiPart, Steps
+from tdcd.runtime.messages.messages import Part
 
 SILOS = RIDGE["silos"]
 
@@ -61,11 +62,13 @@ def test_the_ledger_counts_what_is_sent(bits):
     office = InProcess(config, shards(planned)).run()
     sent = Counter()
     for message in office.sent:
-        sent[type(message)] += message.payload_bytes
+        if isinstance(message, Part):
+            sent[link_of(message), message.flow] += message.payload_bytes
     counted = office.history["hub.lab"][-1].bytes
     samples, rounds = 4 * 32, config.train.rounds
-    assert counted.hub_to_hub == sent[PhiPart] == rounds * 2 * (samples * bits // 8 + 4)
-    assert 0 <= sent[Phi] + sent[ClientBlock] - counted.client_to_hub <= 6 * rounds * (bits == 4)
+    assert counted.hub_to_hub == sent["hub_to_hub", "phi"] == rounds * 2 * (samples * bits // 8 + 4)
+    up = sent["client_to_hub", "phi"] + sent["client_to_hub", "block"]
+    assert 0 <= up - counted.client_to_hub <= 6 * rounds * (bits == 4)
     # Phi is 4 bytes per number without this, and blocks too.
     plain = simulated(with_keys(RIDGE, dtype="float32", silos=silos(1, 2)))[1].history[-1].bytes
     assert counted.hub_to_hub < {8: 0.27, 4: 0.14}[bits] * plain.hub_to_hub
@@ -109,24 +112,25 @@ def test_the_ledger_counts_updates_that_end(period, rounds):
     office = InProcess(config, shards(planned)).run()
     sent = Counter()
     for message in office.sent:
-        sent[type(message)] += message.payload_bytes
+        if isinstance(message, Part):
+            sent[link_of(message), message.flow] += message.payload_bytes
     counted = office.history["hub.lab"][-1].bytes
     assert counted == result.history[-1].bytes
-    assert counted.client_to_hub == sent[Phi] + sent[ClientBlock]
-    assert counted.hub_to_client == sent[Begin] + sent[Steps]
+    assert counted.client_to_hub == sent["client_to_hub", "phi"] + sent["client_to_hub", "block"]
+    assert counted.hub_to_client == sent["hub_to_client", "block"] + sent["hub_to_client", "received"]
 
 
 def test_a_slow_silo_is_asked_once_in_a_period():
     config = with_keys(RIDGE, silos=silos(1, 4), train={"rounds": 10}, evaluate={"every": 1})
     planned, _ = simulated(config)
     office = InProcess(config, shards(planned)).run()
-    asked = Counter((type(m), m.sender) for m in office.sent if isinstance(m, Steps | Evaluate))
+    asked = Counter((m.flow, m.sender) for m in office.sent if to_client(m, "received", "evaluated"))
     # Of ten rounds, the last two are no whole period: the clients need not take steps that nobody would see.
-    assert asked[Steps, "hub.lab"] == 2 * 3
-    assert asked[Steps, "hub.clinic"] == 10 * 3
+    assert asked["received", "hub.lab"] == 2 * 3
+    assert asked["received", "hub.clinic"] == 10 * 3
     # In rounds 0, 4 and 8; the block stays until the next.
-    assert asked[Evaluate, "hub.lab"] == 3 * 3
-    assert asked[Evaluate, "hub.clinic"] == 11 * 3
+    assert asked["evaluated", "hub.lab"] == 3 * 3
+    assert asked["evaluated", "hub.clinic"] == 11 * 3
 
 
 @pytest.mark.parametrize(

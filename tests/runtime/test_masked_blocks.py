@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from support.in_process import InProcess
+from support.parts import from_client, to_client
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
@@ -16,7 +17,7 @@ from tdcd.runtime.job import IncompatibleParties
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.machine.masks import refuse_few_blocks
-from tdcd.runtime.messages.messages import Begin, ClientBlock, Diverged, Group, Steps, Welcome
+from tdcd.runtime.messages.messages import Diverged, Group
 from tdcd.runtime.messages.structure import arrays_of
 from tdcd.runtime.messages.wire import RejectedMessage
 
@@ -67,8 +68,8 @@ def test_so_it_is_of_one_silo_alone_and_with_a_hub_optimizer(sections):
 
 
 def test_what_a_hub_gets_says_nothing_without_the_masks(protected):
-    blocks = [m for m in protected[2].sent if isinstance(m, ClientBlock) and m.receiver == HUB]
-    numbers = np.unique(np.concatenate([leaf.ravel() for m in blocks for leaf in arrays_of(m.block).values()]))
+    blocks = [m for m in protected[2].sent if from_client(m, "block") and m.receiver == HUB]
+    numbers = np.unique(np.concatenate([leaf.ravel() for m in blocks for leaf in arrays_of(m.arrays).values()]))
     bits = np.unpackbits(numbers.view(np.uint8)).reshape(-1, 32)
     assert len(numbers) > 50
     assert np.abs(bits.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))
@@ -91,23 +92,25 @@ def test_a_client_that_is_gone_is_left_out_of_a_sum_with_fresh_masks(protected):
     """West stops answering in round 4, in the middle of its steps: the others are asked again."""
     data = protected[1]
     config = with_keys(RIDGE, **GRACE)
-    west = b"\xa4kind\xa5block\xa6sender\xaf" + CLIENTS[2].encode()
-    office = played_without(config, data, lambda office, raw: office.machines[HUB].round >= 4 and west in raw)
+    west = b"\xa4kind\xa4part\xa6sender\xaf" + CLIENTS[2].encode()
+
+    def is_lost(office, raw):
+        return office.machines[HUB].round >= 4 and west in raw and b"\xa4flow\xa5block" in raw
+
+    office = played_without(config, data, is_lost)
     hub = office.machines[HUB]
     assert (hub.round, hub.phase) == (4, "stepping")
-    before = {m.sender: m for m in office.sent if isinstance(m, ClientBlock) and m.round == 4 and m.receiver == HUB}
+    before = {m.sender: m for m in office.sent if from_client(m, "block") and m.round == 4 and m.receiver == HUB}
     (question,) = hub.open_questions()
     office.act(HUB, hub.overdue(question))
-    asked = [m for m in office.sent if isinstance(m, Steps) and m.round == 4 and m.group.clients == (0, 1)]
+    asked = [m for m in office.sent if to_client(m, "received") and m.round == 4 and m.group.clients == (0, 1)]
     assert sorted(m.receiver for m in asked) == [*CLIENTS[:2]]
     while office.deliver():
         pass
-    again = {
-        m.sender: m for m in office.sent if isinstance(m, ClientBlock) and m.round == 4 and m.group.clients == (0, 1)
-    }
+    again = {m.sender: m for m in office.sent if from_client(m, "block") and m.round == 4 and m.group.clients == (0, 1)}
     for client in CLIENTS[:2]:
-        for name, leaf in arrays_of(again[client].block).items():
-            assert (leaf != arrays_of(before[client].block)[name]).all()
+        for name, leaf in arrays_of(again[client].arrays).items():
+            assert (leaf != arrays_of(before[client].arrays)[name]).all()
     assert {end.status for end in office.ends.values()} == {"finished"}
     assert office.history[HUB][-1].unscored == [CLIENTS[2]]
 
@@ -127,9 +130,9 @@ def test_the_last_two_are_not_let_go(protected):
 
 def test_a_block_with_the_masks_of_another_group_is_refused(protected):
     office = protected[2]
-    sent = [m for m in office.sent if isinstance(m, ClientBlock) and m.sender == CLIENTS[0]][-1]
+    sent = [m for m in office.sent if from_client(m, "block") and m.sender == CLIENTS[0]][-1]
     hub = office.machines[HUB]
-    steps = [m for m in office.sent if isinstance(m, Steps) and m.receiver == CLIENTS[0]][-1]
+    steps = [m for m in office.sent if to_client(m, "received") and m.receiver == CLIENTS[0]][-1]
     questions = hub.rounds.questions
     # The run is over: as if it were not, with a question of another group.
     questions.asked, questions._are_over = {CLIENTS[0]: steps.replace(group=Group((0, 1), 100))}, False
@@ -157,15 +160,15 @@ def test_a_client_refuses_sums_that_would_show_its_block(protected, change, text
 
 
 def _first(protected, kind):
-    return next(m for m in protected[2].sent if m.receiver == CLIENTS[0] and isinstance(m, kind))
+    return next(m for m in protected[2].sent if m.receiver == CLIENTS[0] and m.kind == kind)
 
 
 def _welcome(protected):
-    return _first(protected, Welcome)
+    return _first(protected, "welcome")
 
 
 def _begin(protected):
-    return _first(protected, Begin)
+    return _first(protected, "block")
 
 
 def _asked(protected):
@@ -174,7 +177,7 @@ def _asked(protected):
     client = Client(office.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "")
     client.receive(_welcome(protected))
     client.receive(_begin(protected))
-    return client, _first(protected, Steps)
+    return client, _first(protected, "received")
 
 
 def test_the_masks_follow_from_the_whole_group(protected):
@@ -210,16 +213,16 @@ def test_a_client_answers_a_round_once(protected):
     first.receive(question)
     other, _ = _asked(protected)
     other._masks._sent = first._masks._sent
-    array = question.phi_others["phi"]
+    array = question.arrays["phi"]
     changed = {"phi": type(array).of(array.values + 1)}
     with pytest.raises(RejectedMessage, match="another block of a round that was answered"):
-        other.receive(question.replace(phi_others=changed))
+        other.receive(question.replace(arrays=changed))
 
 
 def test_a_hub_cannot_put_keys_of_its_own_in_the_place_of_its_clients(protected):
     _, data, office, _ = protected
     client = Client(office.machines[HUB].job, 1, CLIENTS[0], data[CLIENTS[0]], "")
-    welcome = next(m for m in office.sent if isinstance(m, Welcome) and m.receiver == CLIENTS[0])
+    welcome = next(m for m in office.sent if m.kind == "welcome" and m.receiver == CLIENTS[0])
     forged = Keys.of_secret(CLIENTS[1], b"the hub's own").pair("blocks").card()
     client.receive(welcome.replace(cards={**welcome.cards, CLIENTS[1]: forged}))
     assert client.outcome.status == "refused"

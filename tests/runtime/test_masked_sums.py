@@ -8,6 +8,7 @@ import pytest
 from test_align import talk_all
 
 from support.in_process import SECRET, InProcess
+from support.parts import between_hubs
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError, check_config
 from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedPoint
@@ -17,7 +18,7 @@ from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.masks import MaskAgreement
-from tdcd.runtime.messages.messages import PhiPart, PredictScores, ScoresPart
+from tdcd.runtime.messages.messages import PredictScores
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.process.predict import MaskedPredictHub, ModelOf
 
@@ -84,8 +85,8 @@ def test_it_is_the_float_run_to_the_resolution(in_step):
 def test_what_is_sent_says_nothing_without_the_masks(in_step):
     """Small numbers in fixed point share their high bits; masked, all bits are even and no two parts are alike."""
     _, _, masked, _ = in_step
-    phis = [m.arrays["phi"].values for m in masked.sent if isinstance(m, PhiPart)]
-    scores = [m.train.values for m in masked.sent if isinstance(m, ScoresPart)]
+    phis = [m.arrays["phi"].values for m in masked.sent if between_hubs(m, "phi")]
+    scores = [m.arrays["train"].values for m in masked.sent if between_hubs(m, "scores")]
     for parts in (phis, scores):
         numbers = np.unique(np.concatenate([part.ravel() for part in parts]))
         assert parts[0].dtype == np.uint32
@@ -197,7 +198,7 @@ def test_a_hub_with_other_rows_has_another_key(in_step):
         ({"exchange": {"protect": "mask"}}, "with 2 silos the sum of the other silos' phi is that of one, so masks"),
         (
             {"exchange": {"protect": "mask"}, "federation": {"labels": "lab"}},
-            "beside federation.labels = 'lab' there is one silo, .* takes two silos without labels",
+            "besides federation.labels = 'lab' there is one silo, .* takes two silos without labels",
         ),
         ({**MASK, "exchange": {"protect": "mask", "phi_bits": 8}}, "exchange.phi_bits = 8: does not go with"),
         ({**MASK, "federation": {"client_grace_s": 1.0}}, "federation.client_grace_s = 1.0: does not go with"),

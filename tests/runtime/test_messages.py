@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as sized
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from support.altering import MAGIC, headed, signed
-from tdcd.runtime.messages.messages import Checkpoint, ClientBlock, Enrol, LabelTarget, Phi, PhiPart, Stop
+from support.examples import num_examples
+from tdcd.runtime.messages.messages import Checkpoint, Enrol, FiguresFacts, Group, LabelTarget, Part, ScoresFacts, Stop
 from tdcd.runtime.messages.structure import Array, named
 from tdcd.runtime.messages.validation import take, take_all
 from tdcd.runtime.messages.wire import RejectedMessage, decode, encode
@@ -30,17 +30,17 @@ SETTINGS = st.dictionaries(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | SHORT | st.just([]),
     max_size=4,
 )
-PHI_PARTS = st.builds(
-    PhiPart,
+PARTS = st.builds(
+    Part,
     **HEADER,
-    received=st.dictionaries(SHORT, SHORT, max_size=2),
+    flow=st.sampled_from(["phi", "block", "scores", "figures"]),
+    digests=st.dictionaries(SHORT, SHORT, max_size=2),
     arrays=NAMED,
-    absent=st.none() | ARRAYS.map(Array.of),
+    group=st.none() | st.builds(Group, clients=st.just((0, 2)), rows=st.integers(0, 9)),
+    facts=st.none() | st.builds(ScoresFacts, penalty=st.floats(0, 9)) | st.just(FiguresFacts(figures=None)),
 )
 MESSAGES = st.one_of(
-    st.builds(Phi, **HEADER, phi=st.lists(NAMED, max_size=3).map(tuple)),
-    st.builds(ClientBlock, **HEADER, block=NAMED),
-    PHI_PARTS,
+    PARTS,
     st.builds(Stop, **HEADER, status=st.sampled_from(["finished", "refused"]), reason=SHORT, in_block=st.booleans()),
     st.builds(
         Enrol,
@@ -53,12 +53,12 @@ MESSAGES = st.one_of(
         target=st.none() | st.builds(LabelTarget, task=st.just("binary"), label_scale=st.floats(0, 9)),
         rows=st.just("0" * 32),
     ),
-    st.builds(Checkpoint, **HEADER, block=NAMED, outbox=st.lists(PHI_PARTS, max_size=2).map(tuple)),
+    st.builds(Checkpoint, **HEADER, block=NAMED, outbox=st.lists(PARTS, max_size=2).map(tuple)),
 )
 
 
 @given(MESSAGES)
-@sized(max_examples=200)
+@num_examples(200)
 def test_what_was_encoded_is_decoded_and_bytes_depend_on_the_content_alone(message):
     data = encode(message)
     found = decode(data, sender=message.sender, receiver=message.receiver)
@@ -74,8 +74,8 @@ def test_what_was_encoded_is_decoded_and_bytes_depend_on_the_content_alone(messa
 
 
 def sent(values):
-    message = Phi("a", "b", phi=({"phi": Array.of(values)},))
-    return decode(encode(message), sender="a", receiver="b").phi[0]["phi"]
+    message = Part("a", "b", flow="phi", arrays={"phi": Array.of(values)})
+    return decode(encode(message), sender="a", receiver="b").arrays["phi"]
 
 
 def test_an_array_may_lie_in_memory_in_any_way():
@@ -105,9 +105,8 @@ def test_an_array_is_taken_only_as_expected():
 
 # Bad bytes
 
-GENUINE = PhiPart(
-    "a", "b", 3, "run", received={"c": "x"}, arrays=named({"phi": np.arange(20.0), "more": np.zeros((2, 2), np.int64)})
-)
+ARRAYS_SENT = named({"phi": np.arange(20.0), "more": np.zeros((2, 2), np.int64)})
+GENUINE = Part("a", "b", 3, "run", flow="phi", digests={"c": "x"}, arrays=ARRAYS_SENT)
 
 
 def test_a_reason_that_quotes_half_a_character_is_told():
@@ -118,11 +117,11 @@ def test_a_reason_that_quotes_half_a_character_is_told():
 def test_a_message_of_another_protocol_says_so():
     data = encode(GENUINE)
     for other in (signed(b"tdcd\x01\0\0\0" + data[24:]), signed(data[32:]), signed(b"{}"), signed(b"")):
-        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 7: run the same version of tdcd"):
+        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 8: run the same version of tdcd"):
             decode(other, sender="a", receiver="b")
 
 
-FIELDS = {"kind": "phi", "sender": "a", "receiver": "b"}
+FIELDS = {"kind": "part", "sender": "a", "receiver": "b", "flow": "phi"}
 
 
 def fields(content=b"", **changes):
@@ -130,24 +129,24 @@ def fields(content=b"", **changes):
 
 
 def phi(code, shape, content=b""):
-    return fields(content, phi=[{"phi": [code, shape]}])
+    return fields(content, arrays={"phi": [code, shape]})
 
 
 def unordered():
     """The right fields, in another order than the protocol's."""
-    return headed({"kind": "phi", "receiver": "b", "sender": "a", "phi": [{"phi": ["<f8", [0]]}]})
+    return headed({"kind": "part", "receiver": "b", "sender": "a", "flow": "phi", "arrays": {"phi": ["<f8", [0]]}})
 
 
 def twice():
     """A header in which a field comes twice."""
-    text = msgspec.msgpack.encode(FIELDS | {"phi": [{"phi": ["<f8", [0]]}]})
+    text = msgspec.msgpack.encode(FIELDS | {"arrays": {"phi": ["<f8", [0]]}})
     return headed(bytes([text[0] + 1]) + text[1:] + msgspec.msgpack.encode("round") + b"\x01")
 
 
 def repeated():
     """A block in which a name comes twice."""
     one = msgspec.msgpack.encode("x") + msgspec.msgpack.encode(["<f8", [0]])
-    text = msgspec.msgpack.encode({"kind": "block", "sender": "a", "receiver": "b", "block": {}})
+    text = msgspec.msgpack.encode(FIELDS | {"arrays": {}})
     return headed(text[:-1] + b"\x82" + one + one)
 
 
@@ -159,20 +158,21 @@ BAD = {
     "a list for a header": headed([]),
     "a number for a header": headed(7),
     "a header that is no MessagePack": headed(b"\xc1"),
-    "a header with bytes after it": headed(msgspec.msgpack.encode(FIELDS | {"phi": [{"phi": ["<f8", [0]]}]}) + b"\0"),
-    "a header that lacks a field": headed({"kind": "phi"}),
+    "a header with bytes after it": headed(msgspec.msgpack.encode(FIELDS | {"arrays": {"phi": ["<f8", [0]]}}) + b"\0"),
+    "a header that lacks a field": headed({"kind": "part"}),
+    "a flow that no round has": fields(flow="gossip"),
     "a header without a kind": headed({"sender": "a", "receiver": "b"}),
-    "a header with another field": fields(phi=[{"phi": ["<f8", [0]]}], more=1),
+    "a header with another field": fields(arrays={"phi": ["<f8", [0]]}, more=1),
     "fields in another order": unordered(),
-    "a field that has its default": fields(phi=[{"phi": ["<f8", [0]]}], round=0),
+    "a field that has its default": fields(arrays={"phi": ["<f8", [0]]}, round=0),
     "a field twice": twice(),
     "an array twice": repeated(),
     "an unknown kind": fields(kind="gossip"),
     "a kind that is a number": fields(kind=1),
-    "a round that is a text": fields(phi=[{"phi": ["<f8", [0]]}], round="0"),
-    "a round that is true": fields(phi=[{"phi": ["<f8", [0]]}], round=True),
-    "a round that is 1.5": fields(phi=[{"phi": ["<f8", [0]]}], round=1.5),
-    "an array that is a dict": fields(phi=[{"phi": {}}]),
+    "a round that is a text": fields(arrays={"phi": ["<f8", [0]]}, round="0"),
+    "a round that is true": fields(arrays={"phi": ["<f8", [0]]}, round=True),
+    "a round that is 1.5": fields(arrays={"phi": ["<f8", [0]]}, round=1.5),
+    "an array that is a dict": fields(arrays={"phi": {}}),
     "no text at all": headed(b"\x81\xa4kind\xa2\xff\xfe"),
     "half a character": headed(
         msgspec.msgpack.encode(FIELDS).replace(b"\xa6sender\xa1a", b"\xa6sender\xa3\xed\xa0\x80")
@@ -203,21 +203,16 @@ BAD = {
     "an array of objects": phi("|O", [1], bytes(8)),
     "an array of big-endian numbers": phi(">f8", [1], bytes(8)),
     "an array of unknown numbers": phi("F64", [1], bytes(8)),
-    "an array that is a number": fields(phi=[{"phi": 1}]),
-    "an array described in one word": fields(phi=[{"phi": ["<f8"]}]),
-    "an array described in three words": fields(phi=[{"phi": ["<f8", [0], 1]}]),
-    "an array that safetensors could not name": headed(
-        {"kind": "model", "sender": "a", "receiver": "b", "received": {}, "block": {"__metadata__": ["<f8", [1]]}},
-        bytes(8),
-    ),
-    "an array named by a control character": headed(
-        {"kind": "model", "sender": "a", "receiver": "b", "received": {}, "block": {"a\nb": ["<f8", [1]]}}, bytes(8)
-    ),
-    "an array with a long name": headed(
-        {"kind": "block", "sender": "a", "receiver": "b", "block": {201 * "a": ["<f8", [1]]}}, bytes(8)
-    ),
-    "an array named by a number": headed(
-        {"kind": "block", "sender": "a", "receiver": "b", "block": {1: ["<f8", [1]]}}, bytes(8)
+    "an array that is a number": fields(arrays={"phi": 1}),
+    "an array described in one word": fields(arrays={"phi": ["<f8"]}),
+    "an array described in three words": fields(arrays={"phi": ["<f8", [0], 1]}),
+    "an array that safetensors could not name": fields(bytes(8), arrays={"__metadata__": ["<f8", [1]]}),
+    "an array named by a control character": fields(bytes(8), arrays={"a\nb": ["<f8", [1]]}),
+    "an array with a long name": fields(bytes(8), arrays={201 * "a": ["<f8", [1]]}),
+    "an array named by a number": fields(bytes(8), arrays={1: ["<f8", [1]]}),
+    "facts of no flow": fields(facts={"type": "gossip"}),
+    "a part as an earlier version kept it": headed(
+        {"kind": "phi_part", "sender": "a", "receiver": "b", "received": {}, "arrays": {"phi": ["<f8", [0]]}}
     ),
     "bytes after the arrays": phi("<f8", [0], b"more"),
 }
@@ -226,9 +221,8 @@ BAD = {
 def test_what_is_bad_differs_from_what_is_good_in_one_thing():
     for good in (phi("<f8", [0]), phi("<f8", [1], bytes(8)), phi("|u1", [5], bytes(8))):
         assert decode(signed(good), sender="a", receiver="b").kind == "phi"
-    for kind, more in (("block", {}), ("model", {"received": {}})):
-        header = {"kind": kind, "sender": "a", "receiver": "b", **more, "block": {"weight": ["<f8", [1]]}}
-        assert decode(signed(headed(header, bytes(8))), sender="a", receiver="b").kind == kind
+    good = fields(bytes(8), arrays={"weight": ["<f8", [1]]}, facts={"type": "model"})
+    assert decode(signed(good), sender="a", receiver="b").facts is not None
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -5,7 +5,7 @@ import pytest
 from support.in_process import InProcess, largest_difference
 from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
-from tdcd.records.patience import Stopping
+from tdcd.records.outcome import Stopping
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.messages.messages import Stop
 from tdcd.runtime.storage.checkpoint import Checkpoints

@@ -20,7 +20,7 @@ IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7
 
 def hubs(models=None, secrets=None, rounds=200, without=(), **federation):
     rng = np.random.default_rng(0)
-    job = Job(check_config({"silos": SILOS, "train": {"rounds": rounds}, "federation": federation}))
+    job = Job(check_config({"silos": SILOS, "train": {"step_size": 0.05, "rounds": rounds}, "federation": federation}))
     return {
         silo: PredictHub(
             job,

@@ -183,7 +183,7 @@ def test_a_trial_of_tables_says_what_it_takes_labels_for_and_keeps_what_was_held
     path = split_table(
         tmp_path / "all.csv", tmp_path / "split", silos=2, clients=[2, 1], id_column="customer", label="visits"
     )
-    keys = read_config(path) | {"dtype": "float64", "train": {"rounds": 3, "batch_size": 20}}
+    keys = read_config(path) | {"dtype": "float64", "train": {"step_size": 0.05, "rounds": 3, "batch_size": 20}}
     keys["evaluate"] = {"stratify": True}
     path, out = written(tmp_path, keys), tmp_path / "up"
     code, text = up(path, out)

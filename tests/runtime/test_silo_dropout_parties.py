@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from support.in_process import InProcess
+from support.parts import between_hubs
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.machine.parts import check_part
-from tdcd.runtime.messages.messages import ScoresPart
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.training.run import run
@@ -95,7 +95,8 @@ def test_every_hub_knows_what_the_simulation_says_of_subsets(rate, tmp_path):
     for found in office.subsets.values():
         assert len(found["subsets"]) == 4
         close(found, simulated_subsets)
-    assert all(part.intercept is None for part in office.sent if isinstance(part, ScoresPart) and not rate)
+    scores = [part for part in office.sent if between_hubs(part, "scores")]
+    assert rate or not any("intercept" in part.arrays for part in scores)
 
 
 def test_with_labels_elsewhere_only_the_hub_with_labels_knows_them(tmp_path):
@@ -123,16 +124,19 @@ def test_an_intercept_from_the_wrong_hub_is_refused():
     config = config_of("linear, with an intercept")
     office = InProcess(config, shards(plan(config)), seed=1).run()
     compute, job = office.machines["hub.lab"].rounds.compute, office.machines["hub.lab"].job
-    parts = {part.sender: part for part in office.sent if isinstance(part, ScoresPart)}
-    assert parts["hub.clinic"].intercept.values.shape == (1,)
-    for part in (
-        parts["hub.clinic"].replace(intercept=None),
-        parts["hub.lab"].replace(intercept=parts["hub.clinic"].intercept),
+    parts = {part.sender: part for part in office.sent if between_hubs(part, "scores")}
+    intercept = parts["hub.clinic"].arrays["intercept"]
+    assert intercept.values.shape == (1,)
+    for hub, array, text in (
+        ("hub.clinic", None, "it has no array 'intercept'"),
+        ("hub.lab", intercept.values, "it has an array 'intercept', which nobody asked for"),
+        ("hub.clinic", np.zeros(2), r"'intercept' is float64 \[2\], not float64 \[1\]"),
     ):
-        with pytest.raises(RejectedMessage, match="'intercept' is what the silo with the column of ones sends"):
-            check_part(part, job, compute)
-    with pytest.raises(RejectedMessage, match="'intercept'"):
-        check_part(parts["hub.clinic"].replace(intercept=Array.of(np.zeros(2))), job, compute)
+        arrays = {name: one for name, one in parts[hub].arrays.items() if name != "intercept"}
+        if array is not None:
+            arrays["intercept"] = Array.of(array)
+        with pytest.raises(RejectedMessage, match=text):
+            check_part(parts[hub].replace(arrays=arrays), job, compute)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from support.in_process import InProcess, largest_difference
+from support.parts import between_hubs
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.core.codecs.codec import WIRE_DTYPES, Sending, seed_words
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
-from tdcd.runtime.messages.messages import PhiPart
+from tdcd.runtime.messages.messages import Part
 from tdcd.runtime.messages.structure import arrays_of, named
 from tdcd.runtime.messages.wire import decode, encode
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -26,7 +27,8 @@ import jax
 import jax.numpy as jnp
 
 from tdcd import Variant
-from tdcd.core.knowledge import Knowledge, LabelsAt
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.knowledge import Knowledge
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def test_the_ledger_counts_what_is_sent(plain):
     for history in (result.history, *office.history.values()):
         assert history[-1].bytes.hub_to_hub == rounds * pairs * (samples + 8)
         assert history[-1].bytes.client_to_hub == plain.history[-1].bytes.client_to_hub
-    sent = [message for message in office.sent if isinstance(message, PhiPart)]
+    sent = [message for message in office.sent if between_hubs(message, "phi")]
     assert sum(message.payload_bytes for message in sent) == rounds * pairs * (samples + 8)
 
 
@@ -176,7 +178,6 @@ def test_a_hub_that_comes_back_from_its_checkpoint_goes_on_bit_for_bit(keys, tmp
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"participation": 0.5}, "train.participation: real clients answer when they can, so only a simulation draws"),
         (
             {"variant": "own_parts:half"},
             r"train.variant: Half\(\) sends 'phi' as float16, but hubs send only float64",
@@ -194,5 +195,5 @@ def test_what_real_parties_cannot_honour_is_refused_before_anything_starts(keys,
 
 def test_hubs_send_every_dtype_that_a_variant_may_use():
     for dtype in WIRE_DTYPES:
-        message = PhiPart(sender="a", receiver="b", received={}, arrays=named({"phi": np.arange(5).astype(dtype)}))
+        message = Part(sender="a", receiver="b", flow="phi", arrays=named({"phi": np.arange(5).astype(dtype)}))
         assert arrays_of(decode(encode(message), sender="a", receiver="b").arrays)["phi"].dtype == dtype

@@ -52,7 +52,7 @@ def test_rows_that_are_left_weigh_what_they_did_when_a_client_is_away():
         evaluate={"every": 4},
     )
     planned = plan(config)
-    office = Deaf(config, shards(planned), {"client.lab.north": (4, "begin", None)}).run()
+    office = Deaf(config, shards(planned), {"client.lab.north": (4, "block", None)}).run()
     assert {end.status for end in office.ends.values()} == {"finished"}
     last = office.history["hub.lab"][-1]
     assert last.unscored == ["client.lab.north"]
@@ -181,7 +181,7 @@ def test_clients_without_the_weights_are_refused(tmp_path):
         ),
         (
             {"federation": {"label_epsilon": 1.0}, "train": {"class_weights": "balanced"}},
-            ["federation.label_epsilon = 1.0: does not go with train.class_weights = 'balanced', since nobody knows"],
+            ["federation.label_epsilon = 1.0: does not go with train.class_weights = 'balanced', since no party knows"],
         ),
         ({"train": {"class_weights": "equal"}}, ["train.class_weights = 'equal': must be"]),
         (

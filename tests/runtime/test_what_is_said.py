@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from support.in_process import InProcess
+from support.parts import between_hubs, link_of
 from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
-from tdcd.runtime.messages.messages import ClientBlock
+from tdcd.runtime.messages.messages import Part
 from tdcd.runtime.messages.structure import named
 from tdcd.runtime.messages.wire import encode
 
@@ -41,18 +42,14 @@ def office(request):
     return office
 
 
-def role(party):
-    return party.partition(".")[0]
-
-
 def test_the_ledger_counts_what_was_sent(office):
-    counted = {"block", "begin", "steps", "phi", "phi_part"}
+    counted = {"block", "received", "phi"}
     for history in office.history.values():
         for record in history:
             sent, messages = Counter(), Counter()
             for message in office.sent:
                 if message.kind in counted and message.round < record.round:
-                    link = f"{role(message.sender)}_to_{role(message.receiver)}"
+                    link = link_of(message)
                     sent[link] += message.payload_bytes
                     messages[link] += 1
             assert record.bytes == Traffic(**sent)
@@ -61,13 +58,13 @@ def test_the_ledger_counts_what_was_sent(office):
 
 
 def test_the_ledger_counts_evaluations_apart(office):
-    counted = {"evaluate", "scores", "scores_part"}
+    counted = {"evaluated", "scores"}
     for history in office.history.values():
         for record in history:
             sent, messages = Counter(), Counter()
             for message in office.sent:
                 if message.kind in counted and message.round <= record.round:
-                    link = f"{role(message.sender)}_to_{role(message.receiver)}"
+                    link = link_of(message)
                     sent[link] += message.payload_bytes
                     messages[link] += 1
             assert record.evaluation_bytes == Traffic(**sent)
@@ -77,13 +74,13 @@ def test_the_ledger_counts_evaluations_apart(office):
 
 def test_kinds_of_message_and_who_may_say_them(office):
     kinds = {
-        ("hub", "client"): {"who", "welcome", "prepare", "begin", "steps", "evaluate", "stop"},
-        ("client", "hub"): {"enrol", "summary", "ready", "phi", "block", "scores", "bye"},
-        ("hub", "hub"): {"hello", "opening", "phi_part", "scores_part", "model", "want", "gone", "stop", "bye"},
+        "hub_to_client": {"who", "welcome", "prepare", "block", "received", "evaluated", "stop"},
+        "client_to_hub": {"enrol", "summary", "ready", "phi", "block", "scores", "bye"},
+        "hub_to_hub": {"hello", "opening", "phi", "scores", "model", "want", "gone", "stop", "bye"},
     }
     pairs = set()
     for message in office.sent:
-        assert message.kind in kinds[role(message.sender), role(message.receiver)]
+        assert message.kind in kinds[link_of(message)]
         pairs.add((message.sender, message.receiver))
     job = next(iter(office.hubs.values())).job
     ways = {(one, other) for one in job.hubs for other in job.hubs if one != other}
@@ -108,12 +105,12 @@ def test_a_client_gets_its_own_rows_of_the_others_sum(office):
         return
     settings, sample_index = job.settings, next(iter(office.hubs.values())).handshake.sample_index
     full = settings.minibatches == "full"
-    parts = [message for message in office.sent if message.kind == "phi_part"]
+    parts = [message for message in office.sent if between_hubs(message, "phi")]
     told = {(m.sender, m.round): np.concatenate(m.arrays["phi"].values) for m in parts}
     train_ids = np.array(sample_index.ids)[~sample_index.held_out]
     checked = 0
     for message in office.sent:
-        if message.kind != "steps":
+        if message.kind != "received":
             continue
         batches = batch_ids(
             settings.seed,
@@ -125,8 +122,8 @@ def test_a_client_gets_its_own_rows_of_the_others_sum(office):
         )[0].ravel()
         held = np.isin(train_ids[batches], office.data[message.receiver].ids)
         others = sum(told[hub, message.round] for hub in job.hubs if hub != message.sender)
-        np.testing.assert_allclose(message.phi_others["phi"].values, others[held], rtol=1e-5)
-        assert message.remaining is None
+        np.testing.assert_allclose(message.arrays["phi"].values, others[held], rtol=1e-5)
+        assert [*message.arrays] == ["phi"]
         checked += 1
     assert checked == job.config.train.rounds * len(office.data)
 
@@ -142,7 +139,7 @@ def test_the_wire_adds_less_than_a_tenth_to_anything_over_10_kb():
     for size in (10_001, 100_000):
         long = "client." + "s" * 24 + "." + "c" * 24
         arrays = {f"layer{index}/{'w' * 20}": np.zeros(size // 8 // 4 + 1) for index in range(4)}
-        message = ClientBlock(long, long, 10**9, "f" * 32, block=named(arrays))
+        message = Part(long, long, 10**9, "f" * 32, flow="block", arrays=named(arrays))
         assert message.payload_bytes <= len(encode(message)) <= 1.1 * message.payload_bytes
 
 

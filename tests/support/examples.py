@@ -18,6 +18,12 @@ settings.load_profile("ci" if IN_CI else "daily")
 settings.register_profile("quick", max_examples=20)  # and otherwise like the one that is loaded
 
 
+def num_examples(count: int) -> settings:
+    """So many examples, but no more than the quick set draws if that is what runs."""
+    most = settings.get_profile("quick").max_examples
+    return settings(max_examples=min(count, most) if settings().max_examples == most else count)
+
+
 def seed_of(day: date) -> int:
     """A seed that is the same all day: 20261117 on 17 November 2026."""
     return int(f"{day:%Y%m%d}")

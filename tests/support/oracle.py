@@ -1,20 +1,28 @@
 """Algorithm 1 in plain loops over NumPy arrays, in float64: the reference that every engine is compared with.
 
-Written from the paper, sections 2 and 3; line numbers are those of its Algorithm 1. It shares one thing with the
-package, the sample ids of the minibatches. Gradients are written by hand. A block is a list of arrays, in the order in
-which ``jax.tree.leaves`` lists the package's blocks. Intermediate information is a dictionary from a minibatch's number
-and a sample's id to C numbers: stacking joins dictionaries, projecting keeps the keys that a client holds.
+**The reading copy of a round.** :class:`Parties` holds what each hub and each client has, and :func:`train` sends
+messages between them: those of :class:`tdcd.core.round.Round`, one flow after the other. For each kind of flow there is
+one method that says what is computed before it is sent, and what its receivers then have. Whoever wants to know what a
+round of Algorithm 1 is, or one with labels at one silo, reads the flows in ``core/round.py`` and these methods.
+
+Written from the paper, sections 2 and 3; line numbers are those of its Algorithm 1. It shares two things with the
+package, the sample ids of the minibatches and the flows: no arithmetic. Gradients are written by hand. A block is a
+list of arrays, in the order in which ``jax.tree.leaves`` lists the package's blocks. Intermediate information is a
+dictionary from a minibatch's number and a sample's id to C numbers: stacking joins dictionaries, projecting keeps the
+keys that a client holds.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.round import Flow, Round, Widths, round_of
 from tdcd.core.schedule import batch_ids
+from tdcd.core.variant import Variant
 
 Array = NDArray[np.float64]
 Block = list[Array]
@@ -126,6 +134,31 @@ def slope_of(loss: str, score: Array, label: float) -> Array:
     return chances
 
 
+def statistic_of(loss: str, score: Array, label: float) -> Array:
+    """What the loss of a sample can be followed from without its label: the slope, or what a loss has in its place."""
+    if loss == "poisson":
+        return np.concatenate([slope_of(loss, score, label), np.exp(score)])
+    return score - label if loss == "huber" else slope_of(loss, score, label)
+
+
+def slope_after(loss: str, statistic: Array, change: Array) -> Array:
+    """The slope of a sample whose score has changed, from its statistic before: without the label."""
+    if loss == "squared":
+        return statistic + change
+    if loss == "huber":
+        return np.clip(statistic + change, -HUBER_DELTA, HUBER_DELTA)
+    if loss == "poisson":
+        slope, expected = statistic
+        return slope + expected * (np.exp(change) - 1)
+    if loss == "logistic":
+        label = statistic < 0
+        chance = statistic + label
+        return chance * np.exp(change) / (1 - chance + chance * np.exp(change)) - label
+    label = np.arange(len(statistic)) == np.argmin(statistic)
+    chances = (statistic + label) * np.exp(change)
+    return chances / np.sum(chances) - label
+
+
 def objective(silos: Sequence[Silo], labels: Any, hub_blocks: Sequence[Block], loss: str, l2: float) -> float:
     """The mean loss of the M samples plus l2 / 2 times the sum of all squared parameters."""
     total = 0.0
@@ -171,72 +204,164 @@ class Variation:
     label."""
 
 
-def exchange(
-    silos: Sequence[Silo], sending: Sequence[Block], batches: Sequence[Batch], vary: Variation, round_index: int
-) -> list[list[Phi]]:
-    """What each client of each silo gets of the other silos' intermediate information. Lines 9 to 14."""
-    wanted = [(e, p) for e, batch in enumerate(batches) for p in batch]
-    place = {key: index for index, key in enumerate(wanted)}
+@dataclass
+class Parties:
+    """The hubs and clients of a federation between two messages; one method for each kind of flow."""
 
-    def sent(link: str, j: int, phi: Phi) -> Phi:
+    silos: Sequence[Silo]
+    labels: Any
+    weights: Sequence[float]
+    loss: str
+    l2: float
+    local_steps: int
+    step_size: float
+    minibatches: Any
+    gradient: str
+    vary: Variation
+    hub_blocks: list[Block]
+    """Of each hub, now."""
+
+    def __post_init__(self) -> None:
+        """Before round 0."""
+        self.earlier = [self.hub_blocks]
+        self.memories: list[Memory] = [None] * len(self.silos)
+        self.pending: list[Any] = [None] * len(self.silos)
+
+    def begin(self, round_index: int, batches: list[Batch]) -> None:
+        """A round: nobody has anything of it yet but the minibatches. Line 6."""
+        vary, self.round, self.batches = self.vary, round_index, batches
+        self.wanted = [(e, p) for e, batch in enumerate(batches) for p in batch]
+        self.place = {key: index for index, key in enumerate(self.wanted)}
+        self.answering = [vary.answering(round_index, j, len(silo.rows)) for j, silo in enumerate(self.silos)]
+        self.held_here = [
+            {p for k, rows in enumerate(silo.rows) if self.answering[j][k] for p in rows}
+            for j, silo in enumerate(self.silos)
+        ]
+        self.is_left = set.intersection(*self.held_here)
+        self.client_blocks: list[list[Block]] = [[] for _ in self.silos]
+        self.stacked: list[Phi] = [{} for _ in self.silos]
+        self.inbox: list[dict[int, Phi]] = [{} for _ in self.silos]
+        self.slopes: dict[int, Phi] = {}
+        self.received: list[list[Phi]] = [[{} for _ in silo.rows] for silo in self.silos]
+
+    def block_to_clients(self, flow: Flow) -> None:
+        """Every client of a silo begins with its hub's block. Line 8."""
+        self.client_blocks = [[block] * len(silo.rows) for silo, block in zip(self.silos, self.hub_blocks, strict=True)]
+
+    def phi_to_hub(self, flow: Flow) -> None:
+        """A client computes phi of its rows, and its hub puts those of all clients together. Lines 9 and 11."""
+        for j, silo in enumerate(self.silos):
+            block = self.earlier[-1 - self.vary.age(j, self.round)][j]
+            for held in silo.held:
+                phi: Phi = {}
+                for e, p in (key for key in self.wanted if key[1] in held):
+                    x = self.vary.seen(self.round, j, self.place[e, p], silo.features[p])
+                    nothing = 0 * silo.model.phi(block, silo.features[p])
+                    phi[e, p] = nothing if x is None else silo.model.phi(block, x)
+                self.stacked[j] |= self._sent("up", j, phi)
+
+    def phi_to_hubs(self, flow: Flow) -> None:
+        """A hub sends its phi along the flow's route. Line 12."""
+        for j, phi in enumerate(self.stacked):
+            receivers = flow.route.receivers(j, len(self.silos))
+            # What is sent to nobody stays as it is.
+            self.stacked[j] = self._sent("across", j, phi) if receivers else phi
+            for other in receivers:
+                self.inbox[other][j] = self.stacked[j]
+
+    def slope_to_hubs(self, flow: Flow) -> None:
+        """The hub with the labels sends how the loss of every sample slopes, or what its loss has in its place."""
+        for j in range(len(self.silos)):
+            receivers = flow.route.receivers(j, len(self.silos))
+            if receivers:
+                others, own = self._sum_others(j), self.stacked[j]
+                slopes = {
+                    (e, p): statistic_of(self.loss, own[e, p] + others[e, p], self.labels[p]) for e, p in self.wanted
+                }
+                self.slopes |= dict.fromkeys(receivers, slopes)
+
+    def received_to_clients(self, flow: Flow) -> None:
+        """A hub sums what it was sent, and each client gets its rows of that, or of the slopes. Lines 13 and 14."""
+        for j, silo in enumerate(self.silos):
+            if flow.is_of(j):
+                passed = self.slopes[j] if j in self.slopes else self._sum_others(j)
+                for k, held in enumerate(silo.held):
+                    mine = {(e, p): passed[e, p] for e, p in self.wanted if p in held}
+                    self.received[j][k] = self._sent("down", j, mine)
+
+    def block_to_hub(self, flow: Flow) -> None:
+        """A client takes Q local steps, and its hub averages the clients' blocks. Lines 19 and 5."""
+        for j, silo in enumerate(self.silos):
+            for k in range(len(silo.rows)):
+                block, memory = self.client_blocks[j][k], None
+                for step in range(self.local_steps):
+                    e = step if self.minibatches == "fresh" else 0
+                    slopes = self._gradient(j, k, block, e)
+                    eta = self.vary.period(j) * self.step_size
+                    block, memory = self.vary.step(block, slopes, memory, eta, self.round * self.local_steps + step)
+                self.client_blocks[j][k] = self.vary.block_sent(self.round, j, k, self.hub_blocks[j], block)
+            average = silo.average(self.client_blocks[j], self.answering[j])
+            if self.round % self.vary.period(j) == 0:
+                self.pending[j] = self.vary.hub(self.hub_blocks[j], average, self.memories[j])
+
+    def end(self) -> None:
+        """The hubs whose steps end with this round have their next block."""
+        ends = [(self.round + 1) % self.vary.period(j) == 0 for j in range(len(self.silos))]
+        for j in (j for j, is_over in enumerate(ends) if is_over):
+            self.memories[j] = self.pending[j][1]
+        self.hub_blocks = [self.pending[j][0] if is_over else self.hub_blocks[j] for j, is_over in enumerate(ends)]
+        self.earlier.append(self.hub_blocks)
+
+    def _sent(self, link: str, j: int, phi: Phi) -> Phi:
+        """Phi as its receiver has it."""
         if not phi:
             return phi
-        keys = sorted(phi, key=place.__getitem__)
-        arrived = vary.sent(link, round_index, j, [place[key] for key in keys], np.array([phi[key] for key in keys]))
-        return dict(zip(keys, arrived, strict=True))
+        keys = sorted(phi, key=self.place.__getitem__)
+        places, numbers = [self.place[key] for key in keys], np.array([phi[key] for key in keys])
+        return dict(zip(keys, self.vary.sent(link, self.round, j, places, numbers), strict=True))
 
-    stacked: list[Phi] = []
-    for j, (silo, block) in enumerate(zip(silos, sending, strict=True)):
-        phi: Phi = {}
-        for held in silo.held:
-            mine = {}
-            for e, p in (key for key in wanted if key[1] in held):
-                x = vary.seen(round_index, j, place[e, p], silo.features[p])
-                mine[e, p] = 0 * silo.model.phi(block, silo.features[p]) if x is None else silo.model.phi(block, x)
-            phi |= sent("up", j, mine)  # lines 9 and 11
-        stacked.append(sent("across", j, phi))
-    projected = []
-    for j, silo in enumerate(silos):
-        phi_others = {key: np.zeros_like(stacked[j][key]) for key in wanted}
-        for other, phi in enumerate(stacked):
-            if other != j:
-                phi_others = {key: total + phi[key] for key, total in phi_others.items()}  # line 13
-        each = [{(e, p): phi_others[e, p] for e, p in wanted if p in held} for held in silo.held]
-        projected.append([sent("down", j, mine) for mine in each])  # line 14
-    return projected
+    def _sum_others(self, j: int) -> Phi:
+        """The sum of what the other hubs sent to hub j, in silo order."""
+        total = {key: np.zeros_like(self.stacked[j][key]) for key in self.wanted}
+        for _, phi in sorted(self.inbox[j].items()):
+            total = {key: before + phi[key] for key, before in total.items()}
+        return total
+
+    def _gradient(self, j: int, k: int, block: Block, e: int) -> Block:
+        """g_{k,j}: the sum over the client's rows of the minibatch, scaled by the rule, plus l2 times the block."""
+        silo, batch = self.silos[j], [p for p in self.batches[e] if p in self.is_left]
+        held = silo.held[k]
+        mine = [p for p in batch if p in held]
+        rule = len(self.held_here[j]) / (len(held) * max(len(batch), 1))
+        scale = rule if self.gradient == "unbiased" else 1 / max(len(mine), 1)
+        gradient = [self.l2 * array for array in block]
+        for p in mine:
+            x = self.vary.seen(self.round, j, self.place[e, p], silo.features[p])
+            if x is not None:
+                row = silo.model.gradient(block, x, self._slope(j, k, block, x, (e, p)))
+                weight = scale * self.weights[p]
+                gradient = [total + weight * part for total, part in zip(gradient, row, strict=True)]
+        return gradient
+
+    def _slope(self, j: int, k: int, block: Block, x: Array, key: tuple[int, int]) -> Array:
+        """The slope of a sample's loss, by what the client knows of it: label and others' phi, or the slope before."""
+        model = self.silos[j].model
+        own, before = model.phi(block, x), model.phi(self.hub_blocks[j], x)
+        received = self.received[j][k].get(key, np.zeros_like(own))
+        if j in self.slopes:
+            return slope_after(self.loss, received, own - before)
+        return self.vary.slope(j, self.loss, own, before, received, self.labels[key[1]])
 
 
-def client_gradient(
-    silo: Silo,
-    client: int,
-    block: Block,
-    start: Block,
-    phi_others: Phi,
-    minibatch: int,
-    batch: Batch,
-    labels: Any,
-    loss: str,
-    l2: float,
-    rule: str,
-    slope: Callable[..., Array],
-    num_samples: int,
-    weights: Any,
-    seen: Callable[[int, Array], Array | None],
-    places: dict[int, int],
-) -> Block:
-    """g_{k,j}: the sum over the client's rows of the minibatch, scaled by the rule, plus l2 times the block."""
-    held = silo.held[client]
-    mine = [p for p in batch if p in held]
-    scale = num_samples / (len(held) * max(len(batch), 1)) if rule == "unbiased" else 1 / max(len(mine), 1)
-    gradient = [l2 * array for array in block]
-    for p in mine:
-        x = seen(places[p], silo.features[p])
-        if x is None:
-            continue
-        own, before = silo.model.phi(block, x), silo.model.phi(start, x)
-        row = silo.model.gradient(block, x, slope(loss, own, before, phi_others[minibatch, p], labels[p]))
-        gradient = [total + scale * weights[p] * part for total, part in zip(gradient, row, strict=True)]
-    return gradient
+SENDING: dict[tuple[str, str], Callable[[Parties, Flow], None]] = {
+    ("block", "hub_to_client"): Parties.block_to_clients,
+    ("phi", "client_to_hub"): Parties.phi_to_hub,
+    ("phi", "hub_to_hub"): Parties.phi_to_hubs,
+    ("slope", "hub_to_hub"): Parties.slope_to_hubs,
+    ("received", "hub_to_client"): Parties.received_to_clients,
+    ("block", "client_to_hub"): Parties.block_to_hub,
+}
+"""What each flow of training means."""
 
 
 def train(
@@ -255,46 +380,26 @@ def train(
     seed: int,
     variation: Variation | None = None,
     weights: Any = None,
+    flows: Round | None = None,
 ) -> list[Block]:
-    """Algorithm 1 for ``num_rounds`` rounds of Q iterations; the hub blocks at its end."""
-    vary = variation or Variation()
-    weights = [1.0] * len(labels) if weights is None else [w * len(labels) / sum(weights) for w in weights]
-    hub_blocks = list(start)  # line 1
-    before, memories = [hub_blocks], [None] * len(silos)
-    pending: list[Any] = [None] * len(silos)
+    """Algorithm 1 for ``num_rounds`` rounds of Q iterations; the hub blocks at its end.
+
+    Args:
+        flows: what a round sends; by default what Algorithm 1 does.
+    """
+    flows = flows or round_of(Variant(), len(silos), Widths(1, 1))
+    each = [1.0] * len(labels) if weights is None else [w * len(labels) / sum(weights) for w in weights]
+    parties = Parties(
+        silos, labels, each, loss, l2, local_steps, step_size, minibatches, gradient, variation or Variation(), [*start]
+    )  # line 1
     for r in range(num_rounds):
-        batches = batch_ids(
+        (batches,) = batch_ids(
             seed, [r], num_samples=len(labels), batch_size=batch_size, local_steps=local_steps, minibatches=minibatches
-        )[0].tolist()  # line 6
-        sending = [before[-1 - vary.age(j, r)][j] for j in range(len(silos))]
-        phi_others = exchange(silos, sending, batches, vary, r)  # lines 9 to 14
-        answering = [vary.answering(r, j, len(silo.rows)) for j, silo in enumerate(silos)]
-        there = [
-            {p for k, rows in enumerate(silo.rows) if answering[j][k] for p in rows} for j, silo in enumerate(silos)
-        ]
-        present = set.intersection(*there)
-        scored = [[p for p in batch if p in present] for batch in batches]
-        places = [{p: e * len(batch) + b for b, p in enumerate(batch)} for e, batch in enumerate(batches)]
-        averages = []
-        for j, silo in enumerate(silos):
-            blocks = []
-            eta = vary.period(j) * step_size
-            for k in range(len(silo.rows)):
-                block, memory = hub_blocks[j], None  # line 8
-                for step in range(local_steps):
-                    e = step if minibatches == "fresh" else 0
-                    slopes = client_gradient(
-                        silo, k, block, hub_blocks[j], phi_others[j][k], e, scored[e], labels, loss, l2, gradient,
-                        partial(vary.slope, j), len(there[j]), weights, partial(vary.seen, r, j), places[e],
-                    )  # fmt: skip
-                    block, memory = vary.step(block, slopes, memory, eta, r * local_steps + step)  # line 19
-                blocks.append(vary.block_sent(r, j, k, hub_blocks[j], block))
-            averages.append(silo.average(blocks, answering[j]))  # line 5
-        for j, three in enumerate(zip(hub_blocks, averages, memories, strict=True)):
-            if r % vary.period(j) == 0:
-                pending[j] = vary.hub(*three)
-        ends = [(r + 1) % vary.period(j) == 0 for j in range(len(silos))]
-        hub_blocks = [pending[j][0] if ends[j] else hub_blocks[j] for j in range(len(silos))]
-        memories = [pending[j][1] if ends[j] else memories[j] for j in range(len(silos))]
-        before.append(hub_blocks)
-    return hub_blocks
+        ).tolist()
+        parties.begin(r, batches)
+        for flow in flows.training:
+            # Weights of samples travel within others' messages; here every client knows them.
+            if flow.within is None:
+                SENDING[flow.name, flow.link](parties, flow)
+        parties.end()
+    return parties.hub_blocks

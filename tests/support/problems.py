@@ -13,6 +13,7 @@ from support import oracle
 from tdcd.blocks import Block, Linear
 from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.round import Round
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.partition import (
@@ -128,8 +129,8 @@ class Problem:
         simulation = self.simulation(engine, variant=variant)
         return arrays(simulation.advance(simulation.state_of(start), 0, num_rounds))
 
-    def solve(self, num_rounds: int, variation: oracle.Variation | None = None) -> Arrays:
-        """The same by the oracle."""
+    def solve(self, num_rounds: int, variation: oracle.Variation | None = None, flows: Round | None = None) -> Arrays:
+        """The same by the oracle; with other flows than those of Algorithm 1, if any are given."""
         chosen = self.settings
         return oracle.train(
             self.silos(),
@@ -146,6 +147,7 @@ class Problem:
             seed=chosen.seed,
             variation=variation,
             weights=self.federation.weights,
+            flows=flows,
         )
 
     def silos(self) -> list[oracle.Silo]:

@@ -5,7 +5,7 @@ import pytest
 from support.in_process import largest_difference
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.runtime.messages.messages import Evaluate, FiguresPart, Scores, ScoresPart
+from tdcd.runtime.messages.messages import Part
 from tdcd.training.train import train
 
 RIDGE = {
@@ -44,6 +44,6 @@ def assert_same_history(office, result):
             assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-10)
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
-    told = [one for one in office.sent if isinstance(one, Evaluate | Scores | ScoresPart | FiguresPart)]
-    assert ours.evaluation_bytes.total == sum(one.payload_bytes for one in told)
-    assert ours.evaluation_messages.total == len(told)
+    scored = [one for one in office.sent if isinstance(one, Part) and one.flow in ("evaluated", "scores", "figures")]
+    assert ours.evaluation_bytes.total == sum(one.payload_bytes for one in scored)
+    assert ours.evaluation_messages.total == len(scored)

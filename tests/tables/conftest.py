@@ -42,7 +42,7 @@ def keys(tmp_path, bank, bureau):
         "seed": 3,
         "data": {"source": "files", "folder": str(tmp_path), "seed": 5},
         "model": {"block": "linear"},
-        "train": {"rounds": 2, "batch_size": 16},
+        "train": {"step_size": 0.05, "rounds": 2, "batch_size": 16},
         "evaluate": {"holdout": 0.25},
         "silos": [
             {"name": "bank", "table": "bank.csv", "clients": 3, "label": "y"},

@@ -261,7 +261,7 @@ before = most_kilobytes()
 silos = [{"name": "bank", "table": "bank.csv", "clients": 5, "label": "y"},
          {"name": "bureau", "table": "bureau.csv", "clients": 3}]
 keys = {"data": {"source": "files", "folder": sys.argv[1]}, "silos": silos, "model": {"block": "linear"}}
-result = run(check_config(keys | {"train": {"rounds": 10}}), Path(sys.argv[1]) / "run")
+result = run(check_config(keys | {"train": {"step_size": 0.05, "rounds": 10}}), Path(sys.argv[1]) / "run")
 assert result.round == 10
 print(most_kilobytes() - before)
 """

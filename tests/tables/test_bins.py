@@ -93,7 +93,7 @@ def test_without_bins_nobody_is_told_shares():
 
 
 def test_clients_with_a_handful_of_rows_each_are_refused():
-    with pytest.raises(ValueError, match=r"column 'age': no client has enough values to tell where bins begin"):
+    with pytest.raises(ValueError, match=r"column 'age': no client has enough values to say where bins begin"):
         binned(rows(np.arange(12)), 4, clients=3)
 
 

@@ -9,7 +9,7 @@ from two_tables import ROWS, write_csv
 from typer.testing import CliRunner
 
 from tdcd.cli import tables as commands
-from tdcd.cli.app import run
+from tdcd.cli.run import run
 from tdcd.config import check_config
 from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.tables.assembly import assemble

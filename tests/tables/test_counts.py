@@ -19,8 +19,8 @@ from tdcd.config.reading import read_config
 from tdcd.config.resolve import plan
 from tdcd.core.knowledge import LabelsEverywhere
 from tdcd.pages.audit import page
-from tdcd.planning.cost import computing
 from tdcd.planning.facts import gather_facts, why_no_constants
+from tdcd.planning.forecast import computing
 from tdcd.theory.progress import silent
 from tdcd.training.train import simulate
 

@@ -253,7 +253,12 @@ def test_new_rows_are_read_like_those_of_the_training(tmp_path):
     written(tmp_path, gzip.compress(f"id\ty\tage\tjunk\n{lines}".encode()), "bank.csv.gz")
     silo = {"name": "bank", "table": "bank.csv.gz", "label": "y", "ignore": ["junk"]}
     data = {"source": "files", "folder": str(tmp_path), "decimal": ",", "blank": ["?"], "delimiter": "\t"}
-    keys = {"data": data, "silos": [silo], "model": {"block": "linear"}, "train": {"rounds": 1, "batch_size": 4}}
+    keys = {
+        "data": data,
+        "silos": [silo],
+        "model": {"block": "linear"},
+        "train": {"step_size": 0.05, "rounds": 1, "batch_size": 4},
+    }
     run(check_config(keys), tmp_path / "run")
     new = written(tmp_path, "id\tage\n1\t?\n2\t2,5\n", "new.csv")
     plain = tmp_path / "plain.parquet"

@@ -182,7 +182,9 @@ def test_a_column_with_one_level_left_is_said_once_of_frames_and_files(tmp_path)
 
 def trained_on(frame, loss="logistic", **options):
     federation = Federation.from_frames({"bank": frame}, id="id", label="y", **options)
-    return train(federation, Linear(), Objective(loss), Settings(batch_size=16, local_steps=1), rounds=1)
+    return train(
+        federation, Linear(), Objective(loss), Settings(batch_size=16, local_steps=1, step_size=0.05), rounds=1
+    )
 
 
 def test_levels_that_training_never_saw_are_said_once_per_column():

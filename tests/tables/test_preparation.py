@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.rows import Category, RawRows
 from tdcd.tables.summary import CategoryStats, NumericStats, Summary, merge_summaries, summarize
@@ -37,7 +38,7 @@ def prepared(data, **keys):
     return Preparation.fit(summarize(data, np.ones(len(data), bool)), **keys)
 
 
-@settings(max_examples=200)
+@num_examples(200)
 @given(amounts)
 def test_merged_figures_are_those_of_the_joined_values(parts):
     merged = reduce(NumericStats.merge, [NumericStats.of(np.array(part)) for part in parts])

@@ -4,9 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from tdcd.tables.dialect import BLANKS
 from tdcd.tables.errors import TableError
 from tdcd.tables.reader import read_rows
@@ -262,7 +263,7 @@ def test_parquet_problems_name_the_row(tmp_path):
 cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@num_examples(60)
 @given(
     st.lists(
         st.tuples(

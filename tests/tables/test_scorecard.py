@@ -127,6 +127,25 @@ def test_a_hub_exports_its_own_columns_and_hubs_add_up(keys, tmp_path):
     assert sum(bases) == pytest.approx(whole[0].value)
 
 
+def test_merged_bins_and_evidence_by_command(keys, tmp_path, bank, bureau):
+    """The merged model that is written predicts what the merged scorecard adds up to."""
+    folder, cells, out = trained(keys, tmp_path / "run"), new_rows(tmp_path, bank, bureau), tmp_path / "card.csv"
+    tables = [f"--data={silo}={tmp_path / silo}.csv" for silo in ("bank", "bureau")]
+    status, text = called("export", folder, "--scorecard", "--monotone", "all", *tables, "--out", out)
+    assert (status, "Merged bins of 'bank.age': 3 became " in text) == (0, True)
+    wanted = 600 - 20 * scores(out.with_suffix(".tdcd"), tmp_path) / math.log(2)
+    np.testing.assert_allclose(by_hand(out, cells), wanted, rtol=1e-5)
+    with out.open(newline="", encoding="utf-8") as file:
+        _, *lines = csv.DictReader(file)
+    for column in {(line["silo"], line["column"]) for line in lines}:
+        own = [line for line in lines if (line["silo"], line["column"]) == column]
+        points = np.array([float(line["points"]) for line in own if not line["level"]])
+        assert (np.diff(points) > 0).all() or (np.diff(points) < 0).all()
+        assert sum(int(line["rows"]) for line in own) == ROWS
+        assert sum(float(line["iv"]) for line in own) >= 0
+    assert "Information value" in out.with_suffix(".html").read_text(encoding="utf-8")
+
+
 def test_the_command_shows_or_writes_a_table_and_a_page(keys, tmp_path):
     folder, out = trained(keys, tmp_path / "run", train={"rounds": 1}), tmp_path / "card.parquet"
     status, said = called("export", folder, "--scorecard", "--double", 40)
@@ -147,6 +166,9 @@ def test_the_command_shows_or_writes_a_table_and_a_page(keys, tmp_path):
         (["--scorecard", "--favours", "maybe"], "--favours maybe: the classes are no and yes"),
         (["--scorecard", "--odds", "0"], "--odds and --double must be above zero"),
         (["--points", "500"], "--points goes with --scorecard"),
+        (["--monotone", "all"], "--monotone goes with --scorecard"),
+        (["--scorecard", "--label", "y"], "--label goes with --data SILO=FILE"),
+        (["--scorecard", "--monotone", "city"], "in silo 'bureau' it has levels, not bins"),
     ):
         status, said = called("export", folder, *options)
         assert status == 2

@@ -4,9 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from tdcd.config import check_config, read_config
 from tdcd.tables.assembly import assemble
 from tdcd.tables.dialect import BLANKS
@@ -152,7 +153,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@num_examples(40)
 @given(tables)
 def test_any_table_is_the_same_after_a_split(tmp_path_factory, table):
     folder = tmp_path_factory.mktemp("random")

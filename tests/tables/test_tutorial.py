@@ -15,7 +15,7 @@ from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.data import data_folder
 from tdcd.records.metrics import auc
-from tdcd.records.run import Run
+from tdcd.records.run_folder import RecordedRun
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
@@ -94,8 +94,9 @@ def test_the_tutorial(tmp_path):
 
 def check_figures(folder):
     """The run's held-out figures, after comparing them with a logistic regression on the joined table."""
-    run = Run.read(folder / "runs" / "credit")
-    assert (run.history[-1].round, run.config["train"]["local_steps"]) == (200, 10)
+    run = RecordedRun.read(folder / "runs" / "credit")
+    assert run.history[-1].round < 200
+    assert run.config["train"]["local_steps"] == 1
     federation = plan(check_config(read_config(folder / "credit.toml"))).federation
     joined = np.concatenate([silo.features for silo in federation.silos], axis=1)
     held_out = np.concatenate([silo.test_features for silo in federation.silos], axis=1)

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd import Federation, Silo
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.schedule import batch_ids
-from tdcd.core.timing import Overlap
 from tdcd.federation.partition import contiguous_rows
 from tdcd.theory import Constants
-from tdcd.theory.staleness import IN_STEP
+from tdcd.theory.step_size import IN_STEP
 
 Array = NDArray[np.float64]
 

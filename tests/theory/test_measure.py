@@ -7,7 +7,7 @@ import pytest
 from ridge_problem import Ridge, run_plainly
 
 from tdcd import Linear, Objective, Settings, Simulation
-from tdcd.core.timing import Overlap
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.variant import Variant
 from tdcd.theory import bound, bound_figure, constants, effective_clients, gradient_norms, initial_gap, sigmas
 
@@ -73,7 +73,7 @@ def test_a_run_stays_below_its_bound_and_the_figure_shows_both():
     figure = str(bound_figure(found, limit))
     assert "average squared gradient norm against iterations T" in figure
     assert "measured at the starts of rounds" in figure
-    assert "bound of Theorem 1" in figure
+    assert ">bound<" in figure
 
 
 def test_a_diverging_run_is_measured_while_its_numbers_are_finite():

@@ -16,7 +16,7 @@ from tdcd.core.schedule import batch_ids
 from tdcd.core.variant import Variant
 from tdcd.federation.partition import contiguous_rows
 from tdcd.theory import bits_caveats, sigmas
-from tdcd.theory.few_bits import phi_noise
+from tdcd.theory.noise import phi_noise
 
 SPLIT = Ridge(
     [np.random.default_rng(1).normal(size=(7, 2)), np.random.default_rng(2).normal(size=(7, 3))],
@@ -48,7 +48,7 @@ def largest_squares(problem: Ridge, model: Sequence[Array], batches: Sequence[Se
 
 @pytest.mark.parametrize("rule", ["unbiased", "mean"])
 def test_noise_is_that_of_the_drawn_minibatches_and_comes_near_that_of_all(rule):
-    chosen = Settings(batch_size=3, gradient=rule, seed=5)
+    chosen = Settings(batch_size=3, gradient=rule, seed=5, step_size=0.05)
     federation, models = SPLIT.federation(), [SPLIT.start, [2 * part for part in SPLIT.start]]
     blocks = [SPLIT.blocks(model) for model in models]
     found = sigmas(federation, [Linear()] * 2, Objective("squared", 0.3), chosen, blocks, samples=600)
@@ -88,7 +88,7 @@ def test_the_bias_is_how_far_a_clients_own_rows_are_off():
         SPLIT.federation(),
         [Linear()] * 2,
         Objective("squared", 0.3),
-        Settings(minibatches="full"),
+        Settings(minibatches="full", step_size=0.05),
         [SPLIT.blocks(SPLIT.start)],
     )
     expected = [
@@ -106,7 +106,7 @@ def test_copies_of_the_same_rows_leave_no_bias():
         problem.federation(),
         [Linear()] * 2,
         Objective("squared", problem.l2),
-        Settings(batch_size=4),
+        Settings(batch_size=4, step_size=0.05),
         [problem.blocks(problem.start)],
         samples=2,
     )
@@ -117,7 +117,7 @@ def test_deep_blocks_and_classes_have_noise_too():
     rng = np.random.default_rng(0)
     parts, labels, blocks = [rng.normal(size=(6, 3)), rng.normal(size=(6, 2))], np.arange(6) % 3, [Mlp((4,)), Linear()]
     federation = federation_of(parts, labels, sizes=[1] * 6)
-    chosen = Settings(minibatches="full", dtype="float64")
+    chosen = Settings(minibatches="full", dtype="float64", step_size=0.05)
     start = Simulation(federation, blocks, Objective("softmax"), chosen).init().blocks
     found = sigmas(federation, blocks, Objective("softmax", 0.2), chosen, [start])
 
@@ -139,7 +139,7 @@ def test_many_rows_are_averaged_in_chunks():
     clients = contiguous_rows(2500, [2000, 400, 100])
     problem = Ridge(parts, rng.normal(size=2500), [clients], 0.0, [rng.normal(size=3)])
     model = problem.blocks(problem.start)
-    full = Settings(minibatches="full")
+    full = Settings(minibatches="full", step_size=0.05)
     found = sigmas(problem.federation(), [Linear()], Objective("squared"), full, [model])
     (slopes,) = slopes_of(problem, problem.start)
     offs = [np.linalg.norm(slopes[rows].mean(axis=0) - slopes.mean(axis=0)) for rows in clients]
@@ -152,7 +152,7 @@ def test_a_time_limit_stops_sampling():
         SPLIT.federation(),
         [Linear()] * 2,
         Objective("squared"),
-        Settings(batch_size=3),
+        Settings(batch_size=3, step_size=0.05),
         [SPLIT.blocks(SPLIT.start)] * 2,
         seconds=1e-9,
         observe=news.append,
@@ -166,11 +166,11 @@ def test_a_time_limit_stops_sampling():
 def test_bad_input_is_refused():
     federation, blocks, squared = SPLIT.federation(), [Linear()] * 2, Objective("squared")
     with pytest.raises(ValueError, match="models is empty: give the hub blocks"):
-        sigmas(federation, blocks, squared, Settings(), [])
+        sigmas(federation, blocks, squared, Settings(step_size=0.05), [])
     with pytest.raises(ValueError, match="samples must be at least 1, not 0"):
-        sigmas(federation, blocks, squared, Settings(), [SPLIT.blocks(SPLIT.start)], samples=0)
+        sigmas(federation, blocks, squared, Settings(step_size=0.05), [SPLIT.blocks(SPLIT.start)], samples=0)
     with pytest.raises(ValueError, match="batch_size = 9: there are only 7 training samples"):
-        sigmas(federation, blocks, squared, Settings(batch_size=9), [SPLIT.blocks(SPLIT.start)])
+        sigmas(federation, blocks, squared, Settings(batch_size=9, step_size=0.05), [SPLIT.blocks(SPLIT.start)])
 
 
 LINEAR, SQUARED = [Linear()] * 2, Objective("squared", 0.3)
@@ -182,7 +182,7 @@ def test_few_bits_add_the_variance_of_their_errors(rule):
     """Over all minibatches: a client's rows in it have errors of their own, each with the variance of its widths."""
     phis = [part @ theta for part, theta in zip(SPLIT.features, SPLIT.start, strict=True)]
     largest = [np.abs(phi).max() for phi in phis]
-    chosen = Settings(batch_size=3, gradient=rule)
+    chosen = Settings(batch_size=3, gradient=rule, step_size=0.05)
     found = phi_noise(SPLIT.federation(), SQUARED, chosen, SPLIT.blocks(SPLIT.start), FOUR_BITS)
     for j, part in enumerate(SPLIT.features):
         up = largest[1 - j] / 7

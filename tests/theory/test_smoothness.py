@@ -98,7 +98,9 @@ def test_other_models_get_the_largest_norm_at_the_given_models():
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(12, 3)), rng.normal(size=(12, 2))]
     federation, blocks = federation_of(parts, rng.normal(size=12)), [Mlp((3,)), Linear()]
-    simulation = Simulation(federation, blocks, Objective("squared", 0.1), Settings(batch_size=4, dtype="float64"))
+    simulation = Simulation(
+        federation, blocks, Objective("squared", 0.1), Settings(batch_size=4, dtype="float64", step_size=0.05)
+    )
     models = [
         simulation.init().blocks,
         jax.tree.map(lambda leaf: np.asarray(leaf) + rng.normal(size=leaf.shape), simulation.init().blocks),
@@ -193,7 +195,9 @@ def test_few_columns_and_many_give_the_same_constants(monkeypatch):
 def test_a_time_limit_stops_estimates_after_the_first_model(monkeypatch):
     rng = np.random.default_rng(0)
     federation = federation_of([rng.normal(size=(12, 3))], rng.normal(size=12))
-    start = Simulation(federation, [Mlp((3,))], Objective("squared"), Settings(batch_size=4)).init().blocks
+    start = (
+        Simulation(federation, [Mlp((3,))], Objective("squared"), Settings(batch_size=4, step_size=0.05)).init().blocks
+    )
     with pytest.raises(UnfinishedError, match="time was up before L was known: what is known by then is less than L"):
         constants(federation, [Mlp((3,))], Objective("squared"), models=[start] * 3, rows=5, seconds=1e-9)
     news = []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ridge_problem import Array, Ridge, federation_of, run_plainly
 
 from tdcd import Federation, Linear, Objective, Settings, Silo
-from tdcd.core.timing import Overlap
+from tdcd.core.family.overlap import Overlap
 from tdcd.federation.partition import contiguous_rows
 from tdcd.theory import (
     Constants,
@@ -22,8 +22,7 @@ from tdcd.theory import (
     largest_overlap,
     max_step_size,
 )
-from tdcd.theory.staleness import staleness_of
-from tdcd.theory.step_size import vanishing
+from tdcd.theory.step_size import staleness_of, vanishing
 
 
 @settings(max_examples=60)
@@ -296,7 +295,7 @@ def test_unequal_shards_count_as_fewer_clients():
 def test_caveats_name_what_the_theorem_does_not_cover():
     federation = federation_of([np.ones((7, 1))], np.zeros(7), sizes=[2, 5])
     noise = Noise((2.0,), (0.5,), 10)
-    found = caveats(federation, Settings(minibatches="reused", gradient="mean"), noise)
+    found = caveats(federation, Settings(minibatches="reused", gradient="mean", step_size=0.05), noise)
     assert len(found) == 4
     assert found[0].startswith("minibatches = 'reused'")
     assert found[1].startswith("gradient = 'mean'")
@@ -304,4 +303,4 @@ def test_caveats_name_what_the_theorem_does_not_cover():
     assert "sigma (2)" in found[2]
     assert found[3].startswith("Clients hold from 2 to 5 rows: K = 1.69")
     even = Ridge.replicated(0, num_silos=2, num_clients=2).federation()
-    assert caveats(even, Settings(), Noise((2.0, 1.0), (0.0, 0.0), 10)) == []
+    assert caveats(even, Settings(step_size=0.05), Noise((2.0, 1.0), (0.0, 0.0), 10)) == []

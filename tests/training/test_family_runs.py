@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from tdcd import Federation, Linear, Objective, Settings, Variant, load, standardize, train
 from tdcd.cli.app import app
+from tdcd.compare.baselines import labelled_silos
 from tdcd.config import ConfigError, check_config
-from tdcd.config.baselines import labelled_silos
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import plan
-from tdcd.core.optimizers import ClientOptimizer, HubOptimizer, direction
+from tdcd.core.family.optimizers import ClientOptimizer, HubOptimizer, direction
 from tdcd.records.history import read_history
 from tdcd.training.run import resume, run
-from tdcd.training.sweep.runner import Task, run_all
+from tdcd.training.sweep.runner import RunTask, run_all
 from tdcd.training.train import simulate
 
 BASE = {
@@ -99,6 +99,7 @@ def test_a_slow_silo_is_resumed_within_its_period(stop, tmp_path):
 def test_the_command_resumes_what_a_hub_remembers(tmp_path):
     words = [f"--set={key}" for key in ("data.source=diabetes", "model.block=linear", "train.hub_optimizer=momentum")]
     words += [f"--set={key}" for key in ("train.batch_size=24", "evaluate.every=2", "train.hub_step_size=0.3")]
+    words.append("--set=train.step_size=0.05")
     for arguments in (
         ["run", *words, "--set=train.rounds=6", "--out", str(tmp_path / "whole")],
         ["run", *words, "--set=train.rounds=4", "--out", str(tmp_path / "parts")],
@@ -133,7 +134,7 @@ def test_a_batch_of_runs_equals_its_runs(name):
 
 @pytest.mark.parametrize("keys", [MEMBERS["hub momentum"], {"engine": "flat"}], ids=["hub momentum", "flat"])
 def test_a_sweep_gives_what_its_runs_give(keys, tmp_path):
-    tasks = [Task(f"{seed}", plan(config_of(seed, **keys)).config, tmp_path / f"{seed}") for seed in (0, 1)]
+    tasks = [RunTask(f"{seed}", plan(config_of(seed, **keys)).config, tmp_path / f"{seed}") for seed in (0, 1)]
     histories = run_all(tasks)
     for (_, config, folder), history in zip(tasks, histories, strict=True):
         alone = run(config, tmp_path / "alone" / folder.name).history
@@ -160,7 +161,7 @@ def test_the_engine_of_the_configuration_runs(engine):
             ["train.engine=grouped", "train.participation=0.5"],
             "it runs Algorithm 1 as it is, and participation",
         ),
-        (["train.engine=fast"], "train.engine = 'fast': must be 'auto', 'clients', 'grouped' or 'flat'"),
+        (["train.engine=fast"], "train.engine = 'fast': must be 'auto', 'clients', 'grouped', 'flat' or 'full'"),
         (["train.variant=nowhere:at_all"], "train.variant = 'nowhere:at_all': there is no nowhere.py in"),
         (["train.variant=math:pi"], "train.variant = 'math:pi': its type is float, not tdcd.Variant"),
         (["train.variant=math"], "train.variant = 'math': must be 'package.module:name'"),
@@ -169,7 +170,7 @@ def test_the_engine_of_the_configuration_runs(engine):
 )
 def test_what_cannot_run_is_refused_with_a_sentence(words, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    defaults = ["data.source=diabetes", "model.block=linear", "train.rounds=1"]
+    defaults = ["data.source=diabetes", "model.block=linear", "train.rounds=1", "train.step_size=0.05"]
     shown = CliRunner().invoke(app, ["run", *(f"--set={key}" for key in [*defaults, *words]), "--out", "run"])
     assert shown.exit_code == 2, shown.output
     assert text in " ".join(shown.output.split()), shown.output
@@ -178,7 +179,7 @@ def test_what_cannot_run_is_refused_with_a_sentence(words, text, tmp_path, monke
 
 def test_a_run_from_python_is_not_resumed_as_another_member(tmp_path):
     federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=2)
-    settings = Settings(batch_size=24, local_steps=2)
+    settings = Settings(batch_size=24, local_steps=2, step_size=0.05)
     parts = (federation, Linear(), Objective(), settings)
     variant = Variant(hub_update=HubOptimizer(direction("momentum"), 0.5))
     train(*parts, rounds=2, evaluate_every=1, out=tmp_path / "run", variant=variant)
@@ -192,7 +193,7 @@ def test_a_run_from_python_is_not_resumed_as_another_member(tmp_path):
 
 def test_optimisers_that_differ_only_in_a_closure_are_told_apart(tmp_path):
     federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=2)
-    parts = (federation, Linear(), Objective(), Settings(batch_size=24, local_steps=2))
+    parts = (federation, Linear(), Objective(), Settings(batch_size=24, local_steps=2, step_size=0.05))
 
     def go(rounds, decay, **options):
         falling = optax.exponential_decay(1.0, 10, decay)
@@ -226,11 +227,12 @@ class Opaque:
 
 def test_a_variant_that_cannot_be_described_is_not_resumed(tmp_path):
     federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=2)
-    parts = (federation, Linear(), Objective(), Settings(batch_size=24, local_steps=2))
+    parts = (federation, Linear(), Objective(), Settings(batch_size=24, local_steps=2, step_size=0.05))
     variant = Variant(update=Opaque(0.5))
     train(*parts, rounds=2, evaluate_every=1, out=tmp_path / "run", variant=variant)
     with pytest.raises(
-        ConfigError, match=r"train\.variant: a run folder cannot tell one .*Opaque from another, .* frozen dataclass"
+        ConfigError,
+        match=r"train\.variant: a run folder cannot distinguish one .*Opaque from another, .* dataclass",
     ):
         train(*parts, rounds=4, evaluate_every=1, out=tmp_path / "run", resume=True, variant=variant)
 
@@ -258,6 +260,15 @@ def test_a_variant_with_labels_at_one_silo_follows_the_rules_of_the_key(parts, k
         variant_of(config)
 
 
+def test_the_file_may_name_the_silo_whose_labels_a_variant_has_and_no_other(tmp_path, monkeypatch):
+    """The file that `tdcd up` writes for its parties names it."""
+    config = own_variant(tmp_path, monkeypatch, "knowledge=LabelsAt(1)", {})
+    named = [config.federation.model_copy(update={"labels": silo}) for silo in ("silo2", "silo1")]
+    assert variant_of(config.model_copy(update={"federation": named[0]})) == variant_of(config)
+    with pytest.raises(ConfigError, match=r"federation.labels = 'silo1': train.variant = .* takes its place"):
+        variant_of(config.model_copy(update={"federation": named[1]}))
+
+
 def test_only_the_silo_with_labels_of_a_variant_could_train_alone(tmp_path, monkeypatch):
     config = own_variant(tmp_path, monkeypatch, "knowledge=LabelsAt(1)", {})
     assert labelled_silos(plan(config)) == ["silo2"]
@@ -266,9 +277,9 @@ def test_only_the_silo_with_labels_of_a_variant_could_train_alone(tmp_path, monk
 def own_variant(folder, monkeypatch, parts, evaluate):
     """A configuration whose variant is in a module of its own."""
     imports = (
-        "import tdcd\nfrom tdcd.core.knowledge import LabelsAt\nfrom tdcd.core.codecs.quantised import Quantised\n"
+        "import tdcd\nfrom tdcd.core.family.labels import LabelsAt\nfrom tdcd.core.codecs.quantised import Quantised\n"
     )
-    imports += "from tdcd.core.timing import Overlap\n"
+    imports += "from tdcd.core.family.overlap import Overlap\n"
     (folder / "labels_variant.py").write_text(f"{imports}VARIANT = tdcd.Variant({parts})\n")
     monkeypatch.chdir(folder)
     monkeypatch.delitem(sys.modules, "labels_variant", raising=False)

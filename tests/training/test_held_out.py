@@ -31,7 +31,7 @@ def embedded(source, tmp_path, **keys):
     keys = {
         "data": {"source": source, "rows": 120},
         "model": {"block": "linear"},
-        "train": {"rounds": 2, "batch_size": 32},
+        "train": {"step_size": 0.05, "rounds": 2, "batch_size": 32},
     } | keys
     return train_plan(plan(check_config(keys)), tmp_path / "run")
 

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from tdcd.core.optimizers import ClientOptimizer
+from tdcd.core.family.optimizers import ClientOptimizer
 from tdcd.training.description import identity, unknown_in
 
 RATE = 0.5

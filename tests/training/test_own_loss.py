@@ -15,9 +15,9 @@ from support.command import tdcd
 from tdcd import Federation, Huber, Linear, Model, Objective, Settings, load, standardize, train
 from tdcd.config import ConfigError, check_config, read_config
 from tdcd.config.user_code import find_function
-from tdcd.pages.live.watcher import Watcher
-from tdcd.prediction.storage import KEY
-from tdcd.records.mark import digest_of
+from tdcd.pages.live.server import Watcher
+from tdcd.prediction.model import KEY
+from tdcd.records.files import digest_of
 from tdcd.records.run_folder import toml_text
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.runtime.process.trial import Trial
@@ -88,7 +88,7 @@ def test_its_curvature_serves_the_bound(folder):
 
 def test_python_runs_are_described_and_others_are_not_resumed(tmp_path, quantile):
     federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=2)
-    settings = Settings(batch_size=24, local_steps=2)
+    settings = Settings(batch_size=24, local_steps=2, step_size=0.05)
 
     def run(loss, rounds, out, **keys):
         train(federation, Linear(), Objective(loss), settings, rounds=rounds, out=tmp_path / out, **keys)

@@ -1,6 +1,7 @@
 """Runs that end when the loss gets no better, and runs that keep their best model: alone, resumed and in sweeps."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tdcd.core.ledger import Traffic
 from tdcd.pages.report import write_report
 from tdcd.pages.sweep import result_table, write_page
 from tdcd.records.history import Record
-from tdcd.records.patience import Best, Stopping
+from tdcd.records.outcome import Best, Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.run import resume, run
 from tdcd.training.sweep.grid import expand
@@ -82,7 +83,9 @@ def test_a_run_ends_early_and_keeps_its_best_model(ended, tmp_path):
         file = f"{silo}.safetensors"
         for other in (ended.blocks[silo], models(ended.folder)[file], models(short.folder)[file]):
             np.testing.assert_array_equal(block["weight"], other["weight"])
-    assert lines(ended.folder)[:6] == lines(short.folder)
+    # Only the last line of so short a run has a certificate.
+    without = [replace(record, gap=None).without_seconds() for record in short.history]
+    assert lines(ended.folder)[:6] == without
     page = write_report(ended.folder).read_text()
     assert f"{ENDED[:1].upper()}{ENDED[1:]}." in page
     assert "The global model after round 10." in page

@@ -19,12 +19,12 @@ from tdcd.training.run import run
 ROWS, HELD_OUT = standardize(*load("breast_cancer").split(0.2, seed=0))
 FEDERATION = Federation.cut(ROWS, HELD_OUT, silos=2, clients=[3, 2])
 BLOCK = Mlp((4,))
-SETTINGS = Settings(local_steps=3, batch_size=64)
+SETTINGS = Settings(local_steps=3, batch_size=64, step_size=0.05)
 KEYS = {
     "data": {"source": "breast_cancer"},
     "federation": {"clients": [3, 2]},
     "model": {"hidden": [4]},
-    "train": {"rounds": 4, "batch_size": 64, "local_steps": 3},
+    "train": {"step_size": 0.05, "rounds": 4, "batch_size": 64, "local_steps": 3},
     "evaluate": {"every": 2},
 }
 
@@ -63,7 +63,7 @@ def test_commands_say_in_a_sentence_that_its_data_was_handed_over_in_python(fold
     assert said.exit_code == 2
     words = re.sub(r"\s+", " ", said.output)
     assert "config.toml has 1 problem: data.source = 'python': train() was handed this run's data in Python" in words
-    assert "go on in Python, with train(..., out=FOLDER, resume=True)" in words
+    assert "continue in Python, with train(..., out=FOLDER, resume=True)" in words
     assert (folder / "config.toml").read_bytes() == before
 
 

@@ -5,8 +5,8 @@ The figures of more seeds, and of credit data, are those of ``python -m benchmar
 
 import numpy as np
 
+from tdcd.compare.baselines import rewrite
 from tdcd.config import check_config
-from tdcd.config.baselines import rewrite
 from tdcd.config.resolve import plan
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.train import train, train_plan

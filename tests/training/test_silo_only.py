@@ -12,7 +12,7 @@ from tdcd.training.train import train_plan, train_silo_only
 def joined(tmp_path_factory):
     """A federation that trained: its plan and its folder."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": {"rounds": 20}}
+    keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": {"step_size": 0.05, "rounds": 20}}
     planned = plan(check_config(keys))
     train_plan(planned, folder)
     return planned, folder

@@ -6,7 +6,7 @@ import pytest
 import tdcd
 from tdcd import Federation, Linear, Mlp, Objective, Settings, load, standardize
 from tdcd.config import check_config
-from tdcd.core.dropout import SiloDropout
+from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.variant import Variant
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.run import run
@@ -50,7 +50,7 @@ def test_without_held_out_samples_they_are_of_the_training_samples(tmp_path):
     keys = {
         "data": {"source": "diabetes"},
         "model": {"block": "linear"},
-        "train": {"rounds": 2, "silo_dropout": 0.2},
+        "train": {"step_size": 0.05, "rounds": 2, "silo_dropout": 0.2},
         "evaluate": {"holdout": 0.0},
     }
     result = run(check_config(keys), tmp_path / "run")

@@ -109,7 +109,7 @@ def test_what_contradicts_how_labels_and_features_were_prepared_is_refused(frame
     with pytest.raises(ValueError, match="was given the loss 'huber'"):
         trained(made(amounts, model={"loss": "huber", "huber_delta": 2.0}), Objective(Huber(3.0)))
     with pytest.raises(ValueError, match=r"dtype='float64'\): .* prepared the features in float32; give it dtype"):
-        trained(made(frames), settings=Settings(batch_size=32, dtype="float64"))
+        trained(made(frames), settings=Settings(batch_size=32, dtype="float64", step_size=0.05))
 
 
 def every_key():

@@ -15,7 +15,10 @@ from tdcd.config.resolve import plan
 from tdcd.pages.report import write_report
 from tdcd.training.run import resume, run
 
-KEYS = {"data": {"source": "breast_cancer"}, "train": {"rounds": 12, "batch_size": 64, "local_steps": 3}}
+KEYS = {
+    "data": {"source": "breast_cancer"},
+    "train": {"step_size": 0.05, "rounds": 12, "batch_size": 64, "local_steps": 3},
+}
 SMALL = KEYS | {"evaluate": {"every": 4}, "federation": {"clients": [3, 2]}, "model": {"hidden": [4]}}
 
 
@@ -84,7 +87,11 @@ def test_a_resume_may_not_add_rounds_to_a_schedule_that_ends_with_them(tmp_path)
 @pytest.mark.parametrize("engine", ["auto", "clients"])
 def test_the_engine_that_ran_is_named_everywhere(tmp_path, engine, capsys):
     """In the result, the folder, the report and the line at the end."""
-    keys = {"data": {"source": "diabetes"}, "model": {"block": "linear"}, "train": {"rounds": 1, "engine": engine}}
+    keys = {
+        "data": {"source": "diabetes"},
+        "model": {"block": "linear"},
+        "train": {"step_size": 0.05, "rounds": 1, "engine": engine},
+    }
     result = run(check_config(keys), tmp_path / "run")
     assert result.engine == {"auto": "grouped", "clients": "clients"}[engine]
     assert json.loads((tmp_path / "run" / "federation.json").read_text())["engine"] == result.engine
@@ -168,11 +175,11 @@ def test_defaults_that_depend_on_the_data_are_resolved():
 def test_bad_arguments_are_refused():
     federation = Federation.cut(load("diabetes"), silos=2, clients=2)
     with pytest.raises(ValueError, match="there are 2 silos, but 1 block"):
-        train(federation, [Linear()], Objective(), Settings(batch_size=8), rounds=1)
+        train(federation, [Linear()], Objective(), Settings(batch_size=8, step_size=0.05), rounds=1)
     with pytest.raises(ValueError, match="batch_size = 1000: there are only 442 training samples"):
-        train(federation, Linear(), Objective(), Settings(batch_size=1000), rounds=1)
+        train(federation, Linear(), Objective(), Settings(batch_size=1000, step_size=0.05), rounds=1)
     with pytest.raises(ValueError, match="rounds must be at least 0"):
-        train(federation, Linear(), Objective(), Settings(batch_size=8), rounds=-1)
+        train(federation, Linear(), Objective(), Settings(batch_size=8, step_size=0.05), rounds=-1)
     for name, value in {"local_steps": 0, "batch_size": 0, "step_size": float("nan"), "seed": -1}.items():
         with pytest.raises(ValueError, match=name):
             Settings(**{name: value})
@@ -198,7 +205,7 @@ def test_a_class_that_only_held_out_rows_have_gets_a_score():
     nines = digits.labels == 9
     rows, held_out = digits.take(np.flatnonzero(~nines)), digits.take(np.flatnonzero(nines))
     federation = Federation.cut(rows, held_out, silos=2, clients=2)
-    result = train(federation, Linear(), Objective("softmax"), Settings(batch_size=64), rounds=1)
+    result = train(federation, Linear(), Objective("softmax"), Settings(batch_size=64, step_size=0.05), rounds=1)
     assert result.blocks["silo1"]["weight"].shape == (32, 10)
     assert np.isfinite(result.history[-1].test_loss)
 
@@ -243,7 +250,7 @@ def test_a_damaged_block_is_named(whole, tmp_path, damage):
 def test_labels_must_fit_the_loss():
     federation = Federation.cut(load("digits"), silos=2, clients=2)
     with pytest.raises(ValueError, match="logistic loss takes labels that are 0 or 1, not 2"):
-        train(federation, Linear(), Objective("logistic"), Settings(batch_size=64), rounds=1)
+        train(federation, Linear(), Objective("logistic"), Settings(batch_size=64, step_size=0.05), rounds=1)
     federation = Federation.cut(standardize(load("diabetes"))[0], silos=2, clients=2)
     with pytest.raises(ValueError, match="softmax loss takes labels that are whole numbers from 0 on"):
-        train(federation, Linear(), Objective("softmax"), Settings(batch_size=64), rounds=1)
+        train(federation, Linear(), Objective("softmax"), Settings(batch_size=64, step_size=0.05), rounds=1)

@@ -16,10 +16,10 @@ from tdcd.alignment.messages import (
     METHODS,
     AlignmentError,
     Announcement,
+    AwaitedMessage,
     ByteRows,
     Method,
     Outgoing,
-    Route,
     awaited,
     checked_rows,
 )
@@ -97,7 +97,7 @@ class Alignment:
         self._sizes: dict[int, int] = {}
         self._published: dict[int, ByteRows] = {}
         self._awaited = awaited(silo_index, num_silos, method)
-        self._arrived: list[tuple[Route, ByteRows]] = []
+        self._arrived: list[tuple[AwaitedMessage, ByteRows]] = []
 
     @property
     def done(self) -> bool:
@@ -126,7 +126,7 @@ class Alignment:
         """Take one message of another silo, as it was in :class:`Outgoing`; what is to be sent then.
 
         Raises:
-            AlignmentError: the message does not belong here or is damaged. The alignment cannot go on.
+            AlignmentError: the message does not belong here or is damaged. The alignment cannot continue.
         """
         route = self._awaited.pop(kind, None)
         if route is None or route.sender != sender:
@@ -159,7 +159,7 @@ class Alignment:
         arrived, self._arrived = self._arrived, []
         return [message for route, payload in arrived for message in self._take(route, payload)]
 
-    def _take(self, route: Route, payload: ByteRows) -> list[Outgoing]:
+    def _take(self, route: AwaitedMessage, payload: ByteRows) -> list[Outgoing]:
         """Check a set of ids and do with it what its step asks for."""
         what = f"the set of silo {route.owner} that silo {route.sender} sent"
         psi = self._announcement.method == "psi"

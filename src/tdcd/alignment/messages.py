@@ -39,7 +39,7 @@ class Outgoing:
     payload: ByteRows
 
 
-class Route(NamedTuple):
+class AwaitedMessage(NamedTuple):
     """A message that a silo awaits: who sends it, and which step of whose ids it is."""
 
     sender: int
@@ -47,19 +47,19 @@ class Route(NamedTuple):
     owner: int
 
 
-def awaited(silo: int, num_silos: int, method: Method) -> dict[str, Route]:
+def awaited(silo: int, num_silos: int, method: Method) -> dict[str, AwaitedMessage]:
     """All messages that a silo receives in one alignment, by kind.
 
     >>> list(awaited(0, 2, "psi"))
     ['announced-1', 'blinded-1', 'published-0']
     """
     others = [owner for owner in range(num_silos) if owner != silo]
-    routes = [Route(owner, "announced", owner) for owner in others]
+    routes = [AwaitedMessage(owner, "announced", owner) for owner in others]
     if method == "digests":
-        routes += [Route(owner, "published", owner) for owner in others]
+        routes += [AwaitedMessage(owner, "published", owner) for owner in others]
     else:
-        routes += [Route((silo - 1) % num_silos, "blinded", owner) for owner in others]
-        routes += [Route(last, "published", (last + 1) % num_silos) for last in others]
+        routes += [AwaitedMessage((silo - 1) % num_silos, "blinded", owner) for owner in others]
+        routes += [AwaitedMessage(last, "published", (last + 1) % num_silos) for last in others]
     return {f"{route.step}-{route.owner}": route for route in routes}
 
 

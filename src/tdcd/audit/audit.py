@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.column_attacks import ColumnAttacks
+from tdcd.audit.column_attacks import ColumnAttacks, RecoveryCurve, over_known_rows, over_rounds
 from tdcd.audit.label_attacks import label_findings
-from tdcd.audit.lines import LINES, Finding
+from tdcd.audit.lines import LINES, AuditFinding
 from tdcd.audit.modes import Mode, modes_of, no_slopes
 from tdcd.audit.recording import Recording, record
-from tdcd.audit.sweeps import Sweep, over_known_rows, over_rounds
 from tdcd.config.resolve import Plan
 from tdcd.core.variant import Variant
-from tdcd.theory.progress import Observer, Progress, silent
+from tdcd.theory.progress import EstimateObserver, EstimateProgress, silent
 
 ROWS = 1000
 """An audit looks at so many training samples at most, drawn by the seed."""
@@ -32,13 +31,13 @@ class Audit:
     rounds: int
     num_rows: int
     modes: list[Mode]
-    findings: list[Finding]
-    over_rounds: list[Sweep]
+    findings: list[AuditFinding]
+    over_rounds: list[RecoveryCurve]
     """Variance explained as a run gets longer."""
-    over_known_rows: list[Sweep]
+    over_known_rows: list[RecoveryCurve]
     """Variance explained as the attacker knows more rows."""
 
-    def worst(self, line: str, mode: Mode) -> Finding | None:
+    def worst(self, line: str, mode: Mode) -> AuditFinding | None:
         """The attack that gained most, of those on several silos; None if there is no such attack in this mode."""
         found = [one for one in self.findings if one.line == line and one.mode == mode]
         return max(found, key=lambda one: (one.recovered is not None, one.gain, one.recovered or 0), default=None)
@@ -55,7 +54,7 @@ def audit(
     rounds: int = ROUNDS,
     epsilon: float = EPSILON,
     modes: Sequence[Mode] | None = None,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
 ) -> Audit:
     """Train some rounds in every mode, and attack what each party saw.
 
@@ -72,7 +71,7 @@ def audit(
     rows = np.sort(generator.permutation(total)[:ROWS]).astype(np.int64)
     order = generator.permutation(len(rows))
     recordings: dict[Hashable, Recording] = {}
-    findings: list[Finding] = []
+    findings: list[AuditFinding] = []
     for number, mode in enumerate(chosen):
         if mode.training not in recordings:
             recordings[mode.training] = record(planned, mode, rounds, rows)
@@ -80,12 +79,12 @@ def audit(
         findings += found
         worst = max((one.gain for one in found if not one.holds), default=0.0)
         name = mode.name if mode.knowledge.are_labels_everywhere else f"{mode.name}, labels at one silo"
-        observe(Progress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
+        observe(EstimateProgress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
     attacks = [ColumnAttacks(planned, mode, recordings[mode.training], order) for mode in chosen]
     return Audit(planned, rounds, len(rows), chosen, findings, over_rounds(attacks), over_known_rows(attacks))
 
 
-def _play(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> list[Finding]:
+def _play(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> list[AuditFinding]:
     columns = ColumnAttacks(planned, mode, recording, order).findings()
     return [*columns, *label_findings(planned, mode, recording, order)]
 
@@ -93,7 +92,9 @@ def _play(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.int
 def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
     """Say why there is nothing to audit."""
     if planned.federation.num_silos < 2:
-        raise ValueError("there is one silo, and nobody else who could see anything: an audit needs two silos or more")
+        raise ValueError(
+            "there is one silo, and no other party that could see anything: an audit needs two silos or more"
+        )
     algorithm = planned.config.train.algorithm
     if algorithm != "tdcd":
         raise ValueError(

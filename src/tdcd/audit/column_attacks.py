@@ -1,6 +1,6 @@
-"""The attacks on columns, played against one recording."""
+"""The attacks on columns, played against one recording; also of more and more rounds and known rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from tdcd.audit.attacks.columns import (
     rows_of_linear,
     variance_explained,
 )
-from tdcd.audit.lines import Finding
+from tdcd.audit.lines import AuditFinding
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import Floats, Recording
 from tdcd.audit.transcripts import Transcript, of_client, of_hub, of_own_hub
@@ -44,7 +44,7 @@ class ColumnAttacks:
     order: NDArray[np.intp]
     """``[R]``: known rows are taken from its beginning."""
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[AuditFinding]:
         """All of them, silo by silo."""
         federation, knowledge = self.planned.federation, self.mode.knowledge
         silos, count = range(min(federation.num_silos, MOST_SILOS)), federation.num_silos
@@ -65,7 +65,7 @@ class ColumnAttacks:
             client = of_client(self.recording, federation, self.mode, observer, self.planned.objective.kind.name)
             yield self.regression("client", client, observer, silo)
 
-    def _by_hub(self, observer: int, silo: int) -> Iterator[Finding]:
+    def _by_hub(self, observer: int, silo: int) -> Iterator[AuditFinding]:
         seen = self.seen_by(observer, silo)
         yield self.first_block(seen, silo)
         yield self.few_known_rows(seen, observer, silo)
@@ -80,12 +80,12 @@ class ColumnAttacks:
         loss = self.planned.objective.kind.name
         return of_hub(self.recording, self.planned.federation, self.mode, observer, silo, loss)
 
-    def own_hub(self, silo: int) -> Finding:
+    def own_hub(self, silo: int) -> AuditFinding:
         """A silo's own hub."""
         seen = of_own_hub(self.recording, self.planned.federation, silo)
         return self._inverted("own hub", seen, silo, list(range(len(self.recording.moments))))
 
-    def first_block(self, seen: Transcript, silo: int) -> Finding:
+    def first_block(self, seen: Transcript, silo: int) -> AuditFinding:
         """Another hub, from round 0 alone: of a sum, it takes what the other silos add for noise."""
         zero = [t for t, moment in enumerate(self.recording.moments) if moment.round == 0]
         blocks = replace(seen, blocks=self.recording.blocks[silo])
@@ -95,7 +95,7 @@ class ColumnAttacks:
         noise[zero] += spread
         return self._inverted("first block", replace(blocks, noise=noise), silo, zero)
 
-    def _inverted(self, line: str, seen: Transcript, silo: int, moments: list[int]) -> Finding:
+    def _inverted(self, line: str, seen: Transcript, silo: int, moments: list[int]) -> AuditFinding:
         """Rows from phi whose blocks are known."""
         assert seen.blocks is not None
         block, columns = self.planned.blocks[silo], self._columns(silo)
@@ -112,7 +112,7 @@ class ColumnAttacks:
         found = rows_of_block(phi, blocks, block.phi, seen.noise[chosen], mean, spread, shape)
         return self._finding(line, seen, silo, variance_explained(columns[:MOST_ROWS], found))
 
-    def few_known_rows(self, seen: Transcript, observer: int, silo: int) -> Finding:
+    def few_known_rows(self, seen: Transcript, observer: int, silo: int) -> AuditFinding:
         """Another hub that knows about as many rows as a linear silo has columns."""
         columns, line = self._columns(silo), "few known rows"
         known, rest = self._known(columns.shape[1] + MORE_THAN_COLUMNS, seen.rows)
@@ -125,7 +125,9 @@ class ColumnAttacks:
         explained = variance_explained(columns[rest], found[rest])
         return self._finding(line, seen, silo, explained, self._guess(observer, silo, known, rest), len(known))
 
-    def regression(self, line: str, seen: Transcript, observer: int, silo: int, count: int | None = None) -> Finding:
+    def regression(
+        self, line: str, seen: Transcript, observer: int, silo: int, count: int | None = None
+    ) -> AuditFinding:
         """A party that knows ``count`` rows; by default four more than all silos but its own have columns.
 
         Where rows are rarely seen at the same moment, a linear silo's phi is solved for its blocks instead, with as
@@ -155,13 +157,13 @@ class ColumnAttacks:
         guess = self._guess(observer, silo, seen.rows[known], seen.rows[rest])
         return self._finding(line, seen, silo, explained, guess, len(known))
 
-    def _score(self, seen: Transcript, silo: int) -> Finding:
+    def _score(self, seen: Transcript, silo: int) -> AuditFinding:
         """A silo's own phi in the last round."""
         return self._of_phi(
             "score", seen, silo, self.recording.between[silo][:, -1], seen.phi[:, -1] / len(seen.summed)
         )
 
-    def _split(self, seen: Transcript, observer: int, silo: int, rival: int) -> Finding:
+    def _split(self, seen: Transcript, observer: int, silo: int, rival: int) -> AuditFinding:
         """Phi of two silos, compared; from a sum, as if they shared it by their numbers of columns."""
         between = self.recording.between
         true = between[silo][:, -1] - between[rival][:, -1]
@@ -173,7 +175,7 @@ class ColumnAttacks:
             found = seen.phi[:, -1] * share
         return self._of_phi("split", seen, silo, true, found)
 
-    def _of_phi(self, line: str, seen: Transcript, silo: int, true: Floats, found: Floats) -> Finding:
+    def _of_phi(self, line: str, seen: Transcript, silo: int, true: Floats, found: Floats) -> AuditFinding:
         there = ~np.isnan(true + found).any(axis=1)
         finding = self._finding(line, seen, silo, np.empty(0))
         return replace(finding, recovered=_mean(variance_explained(true[there], found[there])))
@@ -202,12 +204,12 @@ class ColumnAttacks:
 
     def _finding(
         self, line: str, seen: Transcript, silo: int, explained: Floats, guess: float = 0.0, known: int = 0
-    ) -> Finding:
+    ) -> AuditFinding:
         home = self.planned.federation.silos[silo]
         names = column_names(home)
         columns = {name: float(value) for name, value in zip(names, explained, strict=False) if not np.isnan(value)}
         recovered = _mean(explained) if columns else None
-        return Finding(
+        return AuditFinding(
             line,
             self.mode,
             seen.party,
@@ -221,19 +223,93 @@ class ColumnAttacks:
             known,
         )
 
-    def _not_played(self, line: str, seen: Transcript, silo: int, why: str) -> Finding:
+    def _not_played(self, line: str, seen: Transcript, silo: int, why: str) -> AuditFinding:
         name = self.planned.federation.silos[silo].name
-        return Finding(line, self.mode, seen.party, name, seen.sees, why_not=why)
+        return AuditFinding(line, self.mode, seen.party, name, seen.sees, why_not=why)
 
-    def _too_few(self, line: str, seen: Transcript, silo: int, known: int) -> Finding:
+    def _too_few(self, line: str, seen: Transcript, silo: int, known: int) -> AuditFinding:
         why = f"it needs {known} known rows, and the audit looks at {len(seen.rows)} that this party sees"
         return self._not_played(line, seen, silo, why)
 
 
 def column_names(silo: Silo) -> list[str]:
-    """Of a silo's features; pixels are numbered."""
+    """The names of a silo's features; pixels are numbered."""
     return list(silo.columns) or [f"pixel {index + 1}" for index in range(prod(silo.feature_shape))]
 
 
 def _mean(explained: Floats) -> float:
     return float(np.nanmean(explained)) if not np.isnan(explained).all() else 0.0
+
+
+POINTS = 10
+
+
+@dataclass(frozen=True)
+class RecoveryCurve:
+    """A curve of variance explained."""
+
+    label: str
+    x: list[int]
+    y: list[float]
+
+
+def over_rounds(attacks: Sequence[ColumnAttacks]) -> list[RecoveryCurve]:
+    """The first silo with labels everywhere: by its own hub, and by another hub with known rows."""
+    plain = _first(attacks, masked=False)
+    if plain is None:
+        return []
+    last = plain.recording.moments[-1].round + 1
+    rounds = sorted({int(count) for count in np.geomspace(2, last, POINTS).round()})
+    chosen = {"own hub": plain, "another hub, known rows": plain}
+    masked = _first(attacks, masked=True)
+    if masked is not None:
+        chosen["another hub, known rows, masked"] = masked
+    curves = []
+    for label, attack in chosen.items():
+        found = [_recovered(label, replace(attack, recording=_until(attack.recording, count))) for count in rounds]
+        curves.append(RecoveryCurve(label, rounds, found))
+    return curves
+
+
+def over_known_rows(attacks: Sequence[ColumnAttacks]) -> list[RecoveryCurve]:
+    """Another hub, with labels everywhere: as it is, masked, and the guess without a transcript."""
+    plain, masked = _first(attacks, masked=False), _first(attacks, masked=True)
+    if plain is None:
+        return []
+    sizes = [prod(silo.feature_shape) for silo in plain.planned.federation.silos]
+    most = min(int(1.5 * (sum(sizes) - sizes[1])) + 4, len(plain.order) - FEWEST_LEFT)
+    counts = sorted({int(count) for count in np.linspace(3, max(most, 3), POINTS + 4).round()})
+    curves, guesses = [], []
+    for label, attack in (("phi of the silo", plain), ("masked: the sum of all others", masked)):
+        if attack is None:
+            continue
+        found = [attack.regression("known rows", attack.seen_by(1, 0), 1, 0, count) for count in counts]
+        curves.append(RecoveryCurve(label, counts, [one.recovered or 0.0 for one in found]))
+        guesses = [one.guess for one in found]
+    return [*curves, RecoveryCurve("guess without the transcript", counts, guesses)]
+
+
+def _first(attacks: Sequence[ColumnAttacks], *, masked: bool) -> ColumnAttacks | None:
+    wanted = (
+        attack for attack in attacks if attack.mode.training == Mode("plain").training and attack.mode.masked == masked
+    )
+    return next(wanted, None)
+
+
+def _recovered(label: str, attack: ColumnAttacks) -> float:
+    finding = attack.own_hub(0) if label == "own hub" else attack.regression("known rows", attack.seen_by(1, 0), 1, 0)
+    return finding.recovered or 0.0
+
+
+def _until(recording: Recording, rounds: int) -> Recording:
+    """The same, but only its first rounds."""
+    count = sum(moment.round < rounds for moment in recording.moments)
+    return replace(
+        recording,
+        moments=recording.moments[:count],
+        blocks=[blocks[:count] for blocks in recording.blocks],
+        to_hub=[phi[:, :count] for phi in recording.to_hub],
+        between=[phi[:, :count] for phi in recording.between],
+        to_clients=[sent[:, :count] for sent in recording.to_clients],
+        noise=[noise[:count] for noise in recording.noise],
+    )

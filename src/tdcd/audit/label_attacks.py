@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks.labels import by_clusters, by_probe, recovery
-from tdcd.audit.attacks.slopes import labels_from_slopes
-from tdcd.audit.lines import Finding, Measure
+from tdcd.audit.attacks.labels import by_clusters, by_probe, labels_from_slopes, recovery
+from tdcd.audit.lines import AuditFinding, RecoveryMeasure
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import Floats, Recording
 from tdcd.audit.transcripts import Transcript, of_client, of_hub
@@ -17,19 +16,21 @@ from tdcd.core.losses import Target
 from tdcd.core.randomized import Response
 from tdcd.records.metrics import auc
 
-MEASURES: dict[Target, Measure] = {"binary": "AUC", "classes": "accuracy", "amount": "squared correlation"}
+MEASURES: dict[Target, RecoveryMeasure] = {"binary": "AUC", "classes": "accuracy", "amount": "squared correlation"}
 KNOWN_LABELS = 20
 """So many are given to an attacker who fits a model to them."""
 
 
-def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> Iterator[Finding]:
+def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> Iterator[AuditFinding]:
     """All attacks on labels, and membership."""
     owner = mode.knowledge.scored_at(0)
     observer = (owner + 1) % planned.federation.num_silos
     truth = planned.federation.labels[recording.rows]
     target = planned.objective.kind.target
     bound = None if mode.epsilon is None else Response.of(mode.epsilon, len(np.unique(planned.federation.labels))).keep
-    plain = Finding("labels of hub", mode, measure=MEASURES[target], guess=no_knowledge(truth, target), bound=bound)
+    plain = AuditFinding(
+        "labels of hub", mode, measure=MEASURES[target], guess=no_knowledge(truth, target), bound=bound
+    )
     loss, federation = planned.objective.kind.name, planned.federation
     hub = of_hub(recording, federation, mode, observer, owner, loss)
     client = of_client(recording, federation, mode, observer, loss)
@@ -46,7 +47,7 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
         yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
         yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)
     if len(recording.test_losses):
-        yield Finding(
+        yield AuditFinding(
             "membership",
             mode,
             "anybody with all blocks",
@@ -56,17 +57,19 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
             guess=0.5,
         )
     else:
-        yield Finding("membership", mode, "anybody with all blocks", why_not="no samples are held out to compare with")
+        yield AuditFinding(
+            "membership", mode, "anybody with all blocks", why_not="no samples are held out to compare with"
+        )
 
 
 def no_knowledge(labels: NDArray[np.generic], target: Target) -> float:
-    """What somebody recovers who knows only which label is the most frequent."""
+    """What an attacker recovers who knows only which label is the most frequent."""
     if target == "classes":
         return float(np.max(np.unique(labels, return_counts=True)[1]) / len(labels))
     return 0.5 if target == "binary" else 0.0
 
 
-def _clusters(plain: Finding, seen: Transcript, truth: NDArray[np.generic], planned: Plan) -> Finding:
+def _clusters(plain: AuditFinding, seen: Transcript, truth: NDArray[np.generic], planned: Plan) -> AuditFinding:
     target = planned.objective.kind.target
     if target == "amount":
         return replace(plain, why_not="amounts have no clusters")
@@ -81,7 +84,9 @@ def _clusters(plain: Finding, seen: Transcript, truth: NDArray[np.generic], plan
     return replace(plain, recovered=recovery(found, truth, target))
 
 
-def _probe(plain: Finding, planned: Plan, recording: Recording, observer: int, order: NDArray[np.intp]) -> Finding:
+def _probe(
+    plain: AuditFinding, planned: Plan, recording: Recording, observer: int, order: NDArray[np.intp]
+) -> AuditFinding:
     """From the hub's own phi; the guess is from its own columns."""
     target = planned.objective.kind.target
     truth = planned.federation.labels[recording.rows]

@@ -9,17 +9,18 @@ from numpy.typing import NDArray
 from tdcd.config.resolve import Plan
 from tdcd.core.codecs.codec import Identity, WholeBlock
 from tdcd.core.codecs.quantised import Quantised
-from tdcd.core.knowledge import Knowledge, LabelsAt, LabelsEverywhere
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.family.overlap import Overlap
+from tdcd.core.knowledge import Knowledge, LabelsEverywhere
 from tdcd.core.losses import needs_labels
 from tdcd.core.randomized import Response
-from tdcd.core.timing import Overlap
 from tdcd.core.variant import Variant
 
 FEWEST_TO_SUM = 3
-"""The sum of two tells each of them the other: masks need three silos, summed blocks three clients."""
+"""The sum of two reveals to each of them the other: masks need three silos, summed blocks three clients."""
 
 KNOWN_SLOPES = ("squared", "logistic", "softmax", "poisson", "huber")
-"""The losses whose slopes :mod:`tdcd.audit.attacks.slopes` can read."""
+"""The losses whose slopes :mod:`tdcd.audit.attacks.labels` can read."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def no_slopes(planned: Plan) -> str:
     """Why no mode has labels at one silo; empty if there are such modes."""
     loss = planned.objective.kind
     return needs_labels(loss) or (
-        "" if loss.name in KNOWN_SLOPES else f"no attack knows what slopes of {loss.name} tell"
+        "" if loss.name in KNOWN_SLOPES else f"no attack knows what slopes of {loss.name} reveal"
     )
 
 

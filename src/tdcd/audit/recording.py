@@ -46,7 +46,7 @@ class Recording:
     between: list[Floats]
     """Of each silo: phi as the other hubs get it."""
     to_clients: list[Floats]
-    """Of each silo: what its hub passes on to its clients: the others' phi, or slopes and what is told with them."""
+    """Of each silo: what its hub passes on to its clients: the others' phi, or slopes and what is sent with them."""
     noise: list[Floats]
     """Of each silo ``[T]``: the standard deviation of what rounding does to its phi."""
     labels: NDArray[Any]

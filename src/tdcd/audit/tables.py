@@ -4,10 +4,9 @@ from itertools import groupby
 from typing import Any
 
 from tdcd.audit.audit import Audit
-from tdcd.audit.lines import BY_KEY, Finding
+from tdcd.audit.lines import BY_KEY, NOT_TRIED, AuditFinding, reading
 from tdcd.audit.modes import Mode, group_of, is_configured
-from tdcd.audit.readings import NOT_TRIED, reading
-from tdcd.pages.kit.words import TextTable
+from tdcd.pages.kit.formats import TextTable
 
 
 def share(value: float | None) -> str:
@@ -31,7 +30,7 @@ def overview(audit: Audit) -> list[tuple[str, TextTable]]:
     return tables
 
 
-def _cell(finding: Finding | None) -> str:
+def _cell(finding: AuditFinding | None) -> str:
     if finding is None or finding.recovered is None:
         return "–"
     return (
@@ -46,11 +45,11 @@ def of_line(audit: Audit, key: str) -> TextTable:
     for mode in audit.modes:
         found = audit.worst(key, mode)
         if found is not None:
-            modes.setdefault(_told(found), []).append(mode)
-    return TextTable(head, [[_listed(audit, some), *told] for told, some in modes.items()])
+            modes.setdefault(_cells(found), []).append(mode)
+    return TextTable(head, [[_listed(audit, some), *cells] for cells, some in modes.items()])
 
 
-def _told(found: Finding) -> tuple[str, ...]:
+def _cells(found: AuditFinding) -> tuple[str, ...]:
     """A row but for its mode."""
     known = (
         f" It knows {found.known} {'labels' if found.line == 'probe' else 'rows'} from elsewhere."
@@ -76,7 +75,7 @@ def _listed(audit: Audit, modes: list[Mode]) -> str:
     return ". ".join(parts)
 
 
-def best(finding: Finding) -> str:
+def best(finding: AuditFinding) -> str:
     """The column that was recovered best."""
     name = finding.best_column
     return "–" if name is None else f"{share(finding.columns[name])} {name}"
@@ -105,7 +104,7 @@ def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
     }
 
 
-def _finding(audit: Audit, found: Finding) -> dict[str, Any]:
+def _finding(audit: Audit, found: AuditFinding) -> dict[str, Any]:
     line = BY_KEY[found.line]
     return {
         "line": found.line,

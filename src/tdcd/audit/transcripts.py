@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks.slopes import scores_from_slopes, uncorrected
+from tdcd.audit.attacks.labels import scores_from_slopes, uncorrected
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import FLOAT_NOISE, Floats, Recording
 from tdcd.core.objective import Tree
@@ -15,8 +15,8 @@ UNREADABLE = 1e-3
 """Scores that rounding of the slopes changes by more than this are left out."""
 
 
-TOLD = {"poisson": "the slope of the loss and the expected count", "huber": "the residual"}
-"""What parties without labels are told, if it is not the slope of the loss alone."""
+RECEIVED = {"poisson": "the slope of the loss and the expected count", "huber": "the residual"}
+"""What parties without labels receive, if it is not the slope of the loss alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Transcript:
     blocks: list[Tree] | None = None
     """The silo's block at each moment, if the party knows it."""
     slopes: Floats | None = None
-    """``[rows, T, W]``: of the loss, or what is told in their place, if that is what the party gets."""
+    """``[rows, T, W]``: of the loss, or what is sent in their place, if that is what the party gets."""
 
 
 def of_own_hub(recording: Recording, federation: Federation, silo: int) -> Transcript:
@@ -103,8 +103,8 @@ def _from_slopes(
     if loss == "softmax":
         own = own - own.mean(axis=-1, keepdims=True)
     whose = "every sample of a minibatch" if name.startswith("hub.") else "its own rows"
-    told = TOLD.get(loss, "the slope of the loss")
-    sees = f"{told}, for {whose}; from it follows the sum of the phi of {_listed(federation, others)}"
+    received = RECEIVED.get(loss, "the slope of the loss")
+    sees = f"{received}, for {whose}; from it follows the sum of the phi of {_listed(federation, others)}"
     seen = ~np.isnan(scores)
     squares = np.sum(np.where(seen, errors, 0) ** 2, axis=(0, 2)) / np.maximum(seen.sum(axis=(0, 2)), 1)
     return Transcript(name, sees, rows, scores - own, np.sqrt(squares), others, slopes=slopes)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from tdcd.blocks.kernels.choice import halves_for
-from tdcd.blocks.kernels.geometry import layers_of
+from tdcd.blocks.kernels.geometry import halves_for, layers_of
 from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
 

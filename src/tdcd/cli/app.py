@@ -1,68 +1,103 @@
 """The command line: parse, call, print.
 
-What needs JAX is imported by the commands that train: the others, and --help, start faster without it.
+A command's module is imported when the command is given: one run needs nothing of the others. What needs JAX is
+imported by the commands that train: the others, and --help, start faster without it.
 """
 
 import sys
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
 from tdcd import __version__
-from tdcd.cli.certificates import certs_app
 from tdcd.cli.compiled import keep_compiled, silence_alarms
-from tdcd.cli.federation import align, client, doctor, hub, status, up
-from tdcd.cli.predict import export, predict
-from tdcd.cli.records import track, verify
-from tdcd.cli.reproduce import reproduce
-from tdcd.cli.run import report, run
-from tdcd.cli.study import audit, bound, compare, plan
-from tdcd.cli.tables import check, init, labels, split
-from tdcd.cli.watch import watch
+
+TRAIN, LOOK, FEDERATION, STUDY = "Train and predict", "Look at runs", "Several organisations", "Plan and study"
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    TRAIN: {
+        "init": ("tables", "tdcd init --silos bank,bureau --label default"),
+        "check": ("tables", "tdcd check federation.toml --silo bank --client c1 --data c1.csv"),
+        "split": ("tables", "tdcd split table.csv --silos 2 --clients 5,3 --label y --out trial"),
+        "run": ("run", "tdcd run my.toml --set train.local_steps=20 --watch"),
+        "predict": ("predict", "tdcd predict runs/my-1 --data bank=new_bank.csv --data bureau=new_bureau.csv"),
+        "export": ("predict", "tdcd export runs/my-1 --out coefficients.csv"),
+    },
+    LOOK: {
+        "watch": ("watch", "tdcd watch runs"),
+        "report": ("run", "tdcd report runs/my-1"),
+        "verify": ("records", "tdcd verify runs/my-1 --replay"),
+        "track": ("records", "tdcd track runs/my-1 --to mlflow --at mlruns"),
+    },
+    FEDERATION: {
+        "up": ("federation", "tdcd up federation.toml --watch"),
+        "doctor": ("federation", "tdcd doctor federation.toml --silo bank"),
+        "align": ("federation", "tdcd align federation.toml --silo bank --data bank.csv"),
+        "labels": ("tables", "tdcd labels federation.toml --silo bank --data bank.csv --out labels.csv"),
+        "hub": ("federation", "tdcd hub federation.toml --silo bank"),
+        "client": ("federation", "tdcd client federation.toml --silo bank --client c1 --data c1.csv"),
+        "status": ("federation", "tdcd status runs/hub-bank"),
+    },
+    STUDY: {
+        "plan": ("study", "tdcd plan my.toml --network mobile"),
+        "bound": ("study", "tdcd bound runs/my-1"),
+        "compare": ("study", "tdcd compare my.toml --with sgd,fedavg --seeds 5"),
+        "audit": ("study", "tdcd audit my.toml"),
+        "reproduce": ("reproduce", "tdcd reproduce fig2a"),
+    },
+}
+"""What ``tdcd --help`` shows together: by name the module of each command, and an example."""
+CERTIFICATES = "certs"
+"""The one command that has others."""
+
+
+class Commands(Mapping[str, Any]):
+    """All commands by name; each is imported when it is looked up."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Their names, in the order of ``--help``."""
+        yield from (name for commands in GROUPS.values() for name in commands)
+        yield CERTIFICATES
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return sum(map(len, GROUPS.values())) + 1
+
+    def __getitem__(self, name: str) -> Any:
+        """The command, as click has it."""
+        alone = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
+        if name == CERTIFICATES:
+            certificates = import_module("tdcd.cli.certificates").certs_app
+            alone.add_typer(certificates, name=name, rich_help_panel=FEDERATION)
+        else:
+            panel = next((panel for panel, commands in GROUPS.items() if name in commands), None)
+            if panel is None:
+                raise KeyError(name)
+            module, example = GROUPS[panel][name]
+            function = getattr(import_module(f"tdcd.cli.{module}"), name)
+            alone.command(rich_help_panel=panel, epilog=f"Example: `{example}`")(function)
+        return typer.main.get_group(alone).commands[name]
+
+
+class CommandGroup(TyperGroup):
+    """The group of all commands."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take no commands, and have all."""
+        super().__init__(**options)
+        self.commands: Any = Commands()
+
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Train one model over data that is split by columns between organisations and by rows inside each.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-
-
-TRAIN, LOOK, FEDERATION, STUDY = "Train and predict", "Look at runs", "Several organisations", "Plan and study"
-GROUPS: dict[str, dict[Callable[..., None], str]] = {
-    TRAIN: {
-        init: "tdcd init --silos bank,bureau --label default",
-        check: "tdcd check federation.toml --silo bank --client c1 --data c1.csv",
-        split: "tdcd split table.csv --silos 2 --clients 5,3 --label y --out trial",
-        run: "tdcd run my.toml --set train.local_steps=20 --watch",
-        predict: "tdcd predict runs/my-1 --data bank=new_bank.csv --data bureau=new_bureau.csv",
-        export: "tdcd export runs/my-1 --out coefficients.csv",
-    },
-    LOOK: {
-        watch: "tdcd watch runs",
-        report: "tdcd report runs/my-1",
-        verify: "tdcd verify runs/my-1 --replay",
-        track: "tdcd track runs/my-1 --to mlflow --at mlruns",
-    },
-    FEDERATION: {
-        up: "tdcd up federation.toml --watch",
-        doctor: "tdcd doctor federation.toml --silo bank",
-        align: "tdcd align federation.toml --silo bank --data bank.csv",
-        labels: "tdcd labels federation.toml --silo bank --data bank.csv --out labels.csv",
-        hub: "tdcd hub federation.toml --silo bank",
-        client: "tdcd client federation.toml --silo bank --client c1 --data c1.csv",
-        status: "tdcd status runs/hub-bank",
-    },
-    STUDY: {
-        plan: "tdcd plan my.toml --network mobile",
-        bound: "tdcd bound runs/my-1",
-        compare: "tdcd compare my.toml --with sgd,fedavg --seeds 5",
-        audit: "tdcd audit my.toml",
-        reproduce: "tdcd reproduce fig2a",
-    },
-}
-"""What ``tdcd --help`` shows together, and an example of each command."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -78,12 +113,6 @@ def top(
     ] = False,
 ) -> None:
     """Train one model over data that is split by columns between organisations and by rows inside each."""
-
-
-for panel, commands in GROUPS.items():
-    for command, example in commands.items():
-        app.command(rich_help_panel=panel, epilog=f"Example: `{example}`")(command)
-app.add_typer(certs_app, name="certs", rich_help_panel=FEDERATION)
 
 
 def main() -> None:

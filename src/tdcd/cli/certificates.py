@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tdcd.cli.federation import FederationFile
 from tdcd.cli.terminal import EXIT_INPUT, reported
 
 certs_app = typer.Typer(
@@ -15,7 +16,6 @@ certs_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-FederationFile = Annotated[Path, typer.Argument(help="The federation's TOML file.", metavar="FEDERATION.toml")]
 IssuersFolder = Annotated[Path, typer.Option(help="The issuer's folder; an authority is made where it has none.")]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")]
 
@@ -77,7 +77,7 @@ def sign(
 
     A request is refused unless whoever made it has its key, its name is a party of the shared file, and the key is
     strong. Hosts and rights come from the shared file, not from the request. Compare the fingerprints by telephone
-    before you hand the certificates out: otherwise you may have signed somebody else's key.
+    before you hand the certificates out: otherwise you may have signed an attacker's key.
 
     Exit status: 0 done, 2 bad input.
     """
@@ -113,7 +113,7 @@ def check(
 ) -> None:
     """Say whether certificates are good, and in plain words what is wrong with those that are not.
 
-    A certificate's key, the authority's ca.pem and the list of revoked certificates are looked for beside it. The
+    A certificate's key, the authority's ca.pem and the list of revoked certificates are looked for next to it. The
     fingerprints are for comparing with the issuer's by telephone.
 
     Exit status: 0 all are good, 2 at least one is bad.

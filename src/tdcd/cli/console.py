@@ -24,7 +24,7 @@ from rich.text import Text
 
 from tdcd.core.stopping import Interrupted
 from tdcd.core.words import are, counted
-from tdcd.pages.kit.words import TextTable, bytes_in_words, duration, figure
+from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure
 
 if TYPE_CHECKING:
     from tdcd.audit import Audit
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from tdcd.config import Config
     from tdcd.federation.silos import SiloIds
     from tdcd.planning import Forecast, MeasuredBound, Ranking, Recommendation
-    from tdcd.theory import Progress as Estimate
-    from tdcd.training.result import Result
+    from tdcd.theory import EstimateProgress
     from tdcd.training.sweep.runner import SweepProgress
-    from tdcd.training.train import Progress
+    from tdcd.training.train import Progress, Result
 
 VERBATIM: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 """For lines that are to be copied."""
@@ -144,7 +143,7 @@ class EstimateDisplay(Display):
         self._task = self._bar.add_task("starting", total=None)
         self._finished = 0
 
-    def observe(self, news: "Estimate") -> None:
+    def observe(self, news: "EstimateProgress") -> None:
         """Show the progress of an estimate, and end it if the user asked to stop."""
         if self._stopped:
             raise Interrupted("Interrupted; nothing was written.")
@@ -158,6 +157,7 @@ class EstimateDisplay(Display):
 def show_result(console: Console, result: "Result", page: Path) -> None:
     """The final figures, and where everything is."""
     from tdcd.config.user_code import resume_command
+    from tdcd.core.certificate import in_words
     from tdcd.records.run_folder import RunFolder
 
     shown, last = result.final, next(record for record in reversed(result.history) if not record.diverged)
@@ -171,17 +171,19 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
             _number(held_out.get(name)),
         )
     console.print(table)
+    if known := in_words(shown.gap, shown.gradient_norm):
+        console.print(f"Training loss: {known}", soft_wrap=True, highlight=False)
     evaluated = last.evaluation_bytes
     also = "" if evaluated is None else f" and {bytes_in_words(evaluated.total)} for evaluation"
     spent = f"{bytes_in_words(last.bytes.total)} sent{also}, {duration(last.seconds)}"
     words = f"{counted(last.round, 'round')}, {counted(last.iteration, 'local step')}, {spent}, engine {result.engine}"
     console.print(words, soft_wrap=True, highlight=False)
     if result.status == "diverged":
-        settings = result.simulation.settings
+        settings, is_steered = result.simulation.settings, result.simulation.variant.is_steered
+        sizes = f"it is {settings.step_size:g}), fewer train.local_steps (they are {settings.local_steps}"
         console.print(
-            f"Diverged: {result.reason}. The model of round {result.round} is kept. Try a smaller train.step_size (it "
-            f"is {settings.step_size:g}), fewer train.local_steps (they are {settings.local_steps}), or "
-            "data.standardize = true.",
+            f"Diverged: {result.reason}. The model of round {result.round} is kept. Try a smaller train.step_size "
+            f"({'it is auto' if is_steered else sizes}), or data.standardize = true.",
             style="red",
             highlight=False,
         )
@@ -201,9 +203,12 @@ def _number(value: float | None) -> str:
 
 def show_comparison(console: Console, comparison: "Comparison", page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
-    from tdcd.compare.tables import costs, joining, summary
+    from tdcd.compare.tables import costs, joined, joining, summary
 
     console.print(_table(summary(comparison)), "", _table(costs(comparison)), "", sep="\n")
+    if comparison.joined:
+        console.print(_table(joined(comparison)))
+        console.print("scikit-learn needs all raw data in one place: only a trial has that.\n", highlight=False)
     if comparison.silo_only:
         console.print(_table(joining(comparison)), "")
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
@@ -238,8 +243,7 @@ def _warn(console: Console, forecast: "Forecast") -> None:
 
 def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None:
     """The table over overlap, periods and bits, what to make of it, and the lines to write into the configuration."""
-    from tdcd.planning.advice import advice, configuration_lines
-    from tdcd.planning.tables import over_variants
+    from tdcd.planning.tables import advice, configuration_lines, over_variants
 
     content, chosen = over_variants(ranking)
     console.print("", f"With Q = {ranking.local_steps}:", "", sep="\n", highlight=False)
@@ -254,11 +258,12 @@ def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None
 
 
 def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:
-    """The bound's terms beside what was measured, the verdict, and where the page is."""
+    """The bound's terms next to what was measured, the verdict, and where the page is."""
     from tdcd.planning.tables import constants_in_words, draws_in_words, terms
 
     console.print(f"Constants: {constants_in_words(result.constants)}.", highlight=False)
-    console.print(f"Sigma: {figure(result.noise.maximum)}, {draws_in_words(result.noise)}.", highlight=False)
+    if result.noise is not None:
+        console.print(f"Sigma: {figure(result.noise.maximum)}, {draws_in_words(result.noise)}.", highlight=False)
     console.print("", _table(terms(result)), "", sep="\n")
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
     console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
@@ -309,7 +314,7 @@ def _table(content: TextTable, highlighted: int | None = None) -> Table:
     return table
 
 
-class Waiting(Display):
+class WaitingDisplay(Display):
     """Who is being waited for, and how much of this party's work is done."""
 
     stopping = "Stopping; once more to stop at once."

@@ -26,7 +26,7 @@ from tdcd.cli.terminal import (
     show_labels,
     stoppable,
 )
-from tdcd.cli.watch import LivePage, Watch
+from tdcd.cli.watch import LivePage, WatchOption
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import are, counted
 from tdcd.federation.party_names import client_of, hub_of
@@ -52,14 +52,16 @@ LabelKey = Annotated[
     Path | None,
     typer.Option(help="The secret to randomise labels with; made if it is not there [default: CERTS/labels.key]."),
 ]
-Own = Annotated[Path | None, typer.Option("--party", help="This party's own small TOML file, for the options below.")]
+PartyFile = Annotated[
+    Path | None, typer.Option("--party", help="This party's own small TOML file, for the options below.")
+]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS. Refused unless every hub's address is this machine's own.")
 ]
 
 
 class _Stop:
-    """Whether somebody asked to stop."""
+    """Whether the user asked to stop."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -68,7 +70,7 @@ class _Stop:
         self.asked = True
 
     def announced(self) -> bool:
-        """Whether somebody asked; says so on the screen if so."""
+        """Whether the user asked; says so on the screen if so."""
         if self.asked:
             screen.print("Stopping the parties; once more to end them at once.", highlight=False)
         return self.asked
@@ -89,7 +91,7 @@ def hub(
             help="Answer Prometheus here, at /metrics; without a host, for this machine only [default: nowhere].",
         ),
     ] = None,
-    party: Own = None,
+    party: PartyFile = None,
     insecure: Insecure = False,
 ) -> None:
     """Run a silo's hub: lead its clients, exchange phi with the other hubs, keep the silo's block.
@@ -121,7 +123,7 @@ def client(
     label_key: LabelKey = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="A folder for status.json, for tdcd status [default: none].")] = None,
-    party: Own = None,
+    party: PartyFile = None,
     insecure: Insecure = False,
 ) -> None:
     """Run a client next to its data: it answers its hub, and dials out only.
@@ -150,7 +152,7 @@ def up(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.rounds=50.")
     ] = None,
-    watch: Watch = False,
+    watch: WatchOption = False,
 ) -> None:
     """Try a federation on this machine: every hub and client a process of its own, with temporary certificates.
 
@@ -236,7 +238,7 @@ def align(
     ] = True,
     force: Force = False,
     certs: Certs = None,
-    party: Own = None,
+    party: PartyFile = None,
     insecure: Insecure = False,
 ) -> None:
     """Find the ids that every silo has, before training: every hub runs this command, with --data or with its clients.
@@ -249,12 +251,12 @@ def align(
 
     Exit status: 0 done, 2 bad input or parties that do not fit together, 130 interrupted.
     """
-    from tdcd.cli.console import Waiting, show_table
+    from tdcd.cli.console import WaitingDisplay, show_table
     from tdcd.pages.report import alignment_table
     from tdcd.runtime.process.align import align_as_client, align_as_hub
     from tdcd.runtime.process.party import own_file, read_job
 
-    waiting = Waiting(screen, "aligning")
+    waiting = WaitingDisplay(screen, "aligning")
     with reported(), stoppable(waiting.stop), waiting:
         refuse_existing(out, force)
         job = read_job(federation)
@@ -303,7 +305,7 @@ def status(
         if as_json:
             print(json.dumps({**facts, **_as_facts(timeline)}))
         else:
-            # The certificates of a trial are for a day, and nobody renews them.
+            # The certificates of a trial are for a day, and are not renewed.
             is_trial = hub.absolute().parent.name == TRIAL_HUBS
             screen.print(
                 in_words({**facts, "certificate_days": {}} if is_trial else facts), soft_wrap=True, highlight=False

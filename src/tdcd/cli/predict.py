@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tdcd.cli.federation import Certs, Insecure, Own, text_of
+from tdcd.cli.federation import Certs, Insecure, PartyFile, text_of
 from tdcd.cli.options import AllowCode, Force
 from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
 from tdcd.core.words import are, counted
@@ -18,6 +18,7 @@ from tdcd.core.words import are, counted
 if TYPE_CHECKING:
     from tdcd.prediction.coefficients import Coefficients
     from tdcd.prediction.model import Model
+    from tdcd.prediction.monotone import MergedColumn
     from tdcd.prediction.scorecard import Scorecard
     from tdcd.prediction.scores import Predictions, SiloScores
 
@@ -62,7 +63,7 @@ def predict(
         Path | None, typer.Option(help="Federation: this hub's run folder [default: as for tdcd hub].")
     ] = None,
     certs: Certs = None,
-    party: Own = None,
+    party: PartyFile = None,
     insecure: Insecure = False,
 ) -> None:
     """Predict the labels of new rows: amounts, or classes with their probabilities.
@@ -142,6 +143,22 @@ def export(
     favours: Annotated[
         str | None, typer.Option(help="Scorecard: the class whose odds these are [the first].", metavar="CLASS")
     ] = None,
+    monotone: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Scorecard: columns, with commas between, or 'all': merge bins until points only rise or only fall.",
+            metavar="COLUMNS",
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Scorecard: SILO=FILE, tables with labels: weight of evidence and information value.", metavar="TABLE"
+        ),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Scorecard: the label column of --data [as in the run's settings].")
+    ] = None,
 ) -> None:
     """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
 
@@ -152,6 +169,8 @@ def export(
 
     With --scorecard, and a run of linear blocks with model.bins: what every bin and level adds to a row's points. Then
     --out card.csv also writes card.html, with a drawing for each column. For amounts it is what a bin adds to them.
+    --monotone merges bins by their trained points, without labels, and writes the merged model as card.tdcd, which
+    tdcd predict takes. --data gives weight of evidence and information value, where a table has the labels.
 
     Exit status: 0 done, 2 bad input.
     """
@@ -162,11 +181,14 @@ def export(
     scale = {"points": points, "odds": odds, "double": double, "favours": favours}
     given = {name: value for name, value in scale.items() if value is not None}
     if scorecard:
-        _export_scorecard(folder, out, given, allow_code=allow_code, force=force)
+        columns = [name.strip() for text in monotone or [] for name in text.split(",") if name.strip()]
+        labelled = (data or [], label)
+        _export_scorecard(folder, out, given, columns, labelled, allow_code=allow_code, force=force)
         return
     with reported():
-        if given:
-            raise ValueError(f"--{next(iter(given))} goes with --scorecard")
+        for name, value in {**given, "monotone": monotone, "data": data, "label": label}.items():
+            if value is not None:
+                raise ValueError(f"--{name} goes with --scorecard")
         table = Model.load(folder, allow_code=allow_code).coefficients()
         if out is not None:
             check_name(out)
@@ -183,18 +205,24 @@ def export(
         )
 
 
+def _tables(data: Sequence[str], silos: Sequence[str]) -> dict[str, Path]:
+    """The files of ``--data SILO=FILE`` by silo."""
+    tables: dict[str, Path] = {}
+    for text in data:
+        name, equals, path = text.partition("=")
+        if not equals or not path or name in tables:
+            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(silos)}")
+        tables[name] = Path(path)
+    return tables
+
+
 def _in_one_place(
     model: "Model", data: Sequence[str], allow_missing: bool, without: Sequence[str]
 ) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; empty ones for a silo without new rows."""
     from tdcd.prediction.scores import check_without, no_scores
 
-    tables: dict[str, Path] = {}
-    for text in data:
-        name, equals, path = text.partition("=")
-        if not equals or not path or name in tables:
-            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(model.silos)}")
-        tables[name] = Path(path)
+    tables = _tables(data, model.silos)
     parts = {name: model.silo_scores(name, path) for name, path in tables.items()}
     check_without(model.silos, without, tables)
     absent = [name for name in model.silos if name not in (*tables, *without)]
@@ -218,7 +246,7 @@ def _with_peers(
     allow_code: bool,
 ) -> tuple["Model", Mapping[str, "SiloScores"]]:
     """This hub's model, and the scores of all hubs; only its own where another silo alone ``predicts``."""
-    from tdcd.cli.console import Waiting
+    from tdcd.cli.console import WaitingDisplay
     from tdcd.config import check_config, read_config
     from tdcd.core.stopping import Interrupted
     from tdcd.runtime.process.party import own_file
@@ -233,7 +261,7 @@ def _with_peers(
         raise ValueError(NO_OUT)
     own = own_file(party, certs=text_of(certs), insecure=insecure)
     folder = run or Path(own.out or f"runs/hub-{silo}")
-    waiting = Waiting(screen, "predicting")
+    waiting = WaitingDisplay(screen, "predicting")
     try:
         with stoppable(waiting.stop), waiting:
             model, parts = predict_with_peers(
@@ -271,8 +299,8 @@ def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScore
     for name in parts:
         count = sum(name in lacking for lacking in predictions.missing)
         if count:
-            told = [f"{count} of them are scored without the part of silo '{name}'.", model.stand_ins.warning(name)]
-            for line in filter(None, told):
+            lines = [f"{count} of them are scored without the part of silo '{name}'.", model.stand_ins.warning(name)]
+            for line in filter(None, lines):
                 screen.print(Text(line, "yellow"), soft_wrap=True)
 
 
@@ -304,38 +332,81 @@ def _side_by_side(widths: Sequence[int], room: int) -> Iterator[list[int]]:
 
 
 def _export_scorecard(
-    folder: Path, out: Path | None, scale: Mapping[str, Any], *, allow_code: bool, force: bool
+    folder: Path,
+    out: Path | None,
+    scale: Mapping[str, Any],
+    columns: Sequence[str],
+    labelled: tuple[Sequence[str], str | None],
+    *,
+    allow_code: bool,
+    force: bool,
 ) -> None:
-    """Show the scorecard of a run, or write its table and, beside it, its page.
+    """Show the scorecard of a run, or write its table and, next to it, its page.
 
     Args:
         scale: fields of :class:`tdcd.prediction.scorecard.PointScale` that differ from the defaults.
+        columns: those whose bins are merged.
+        labelled: tables as SILO=FILE, and their label column.
     """
     from tdcd.pages.scorecard import write_page
     from tdcd.prediction.model import Model
+    from tdcd.prediction.monotone import MonotoneModel, monotone
     from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
     from tdcd.tables.writing import check_name
 
     with reported():
-        model = Model.load(folder, allow_code=allow_code)
-        card = scorecard(model, PointScale(**scale))
-        if out is not None:
-            page = out.with_suffix(".html")
+        found = MonotoneModel(Model.load(folder, allow_code=allow_code), ())
+        model, merged = monotone(found.model, columns) if columns else found
+        data, label = labelled
+        tables = _tables(data, model.silos)
+        if label is not None and not tables:
+            raise ValueError("--label goes with --data SILO=FILE")
+        card = scorecard(model, PointScale(**scale), tables, label or _label_of(folder))
+        page, saved = (None, None) if out is None else (out.with_suffix(".html"), out.with_suffix(".tdcd"))
+        if out is not None and page is not None and saved is not None:
             check_name(out)
-            refuse_existing(out, force)
-            refuse_existing(page, force)
+            for path in (out, page, *([saved] if merged else [])):
+                refuse_existing(path, force)
             write_scorecard(out, card)
             write_page(page, card, folder.resolve().name)
+            if merged and not model.absent:
+                model.save(saved)
     if out is None:
         _show_scorecard(card)
     else:
         screen.print(f"Scorecard: {out}\nPage:      {page}", soft_wrap=True, highlight=False)
     screen.print(card.meaning, soft_wrap=True, highlight=False)
+    for line in _merged_in_words(merged, None if model.absent else saved):
+        screen.print(line, soft_wrap=True, highlight=False)
     if card.absent:
         others = ", ".join(card.absent)
         screen.print(
             Text(f"Only a part of the model: {folder} does not have that of {others}.", "yellow"), soft_wrap=True
         )
+
+
+def _merged_in_words(merged: "Sequence[MergedColumn]", saved: Path | None) -> Iterator[str]:
+    if not merged:
+        return
+    fewer = [one for one in merged if one.after < one.before]
+    for one in fewer:
+        yield f"Merged bins of '{one.silo}.{one.column}': {one.before} became {one.after}."
+    if not fewer:
+        yield "No bins were merged: every column was monotone."
+    if saved is not None:
+        yield f"Model:     {saved}; its predictions are the scorecard's, those of the run are as before."
+    elif fewer:
+        yield "Predictions of the run are as before: with --out, and all parts of the model, the merged one is written."
+
+
+def _label_of(folder: Path) -> str | None:
+    """The label column in a run's settings; None in a saved model, and where there is no such column."""
+    from tdcd.records.run_folder import RunFolder
+
+    if not folder.is_dir():
+        return None
+    names = (silo.get("label") for silo in RunFolder.open(folder).config().get("silos", []))
+    return next((str(name) for name in names if name), None)
 
 
 def _show_scorecard(card: "Scorecard") -> None:
@@ -344,9 +415,13 @@ def _show_scorecard(card: "Scorecard") -> None:
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("silo", "column", "bin or level"):
         shown.add_column(heading, overflow="fold")
-    for heading in (card.unit, "share"):
+    for heading in (card.unit, "share", *["WoE", "IV"] * card.has_evidence):
         shown.add_column(heading, justify="right")
     for line in card.lines:
-        where = in_words(line.cell) if line.silo else ""
-        shown.add_row(line.silo, Text(line.column), Text(where), f"{line.value:.4g}", f"{line.cell.share:.1%}")
+        where, found = in_words(line.cell) if line.silo else "", line.evidence
+        of_labels = [] if found is None else ["" if found.woe is None else f"{found.woe:.3f}", f"{found.iv:.4f}"]
+        cells = [f"{line.value:.4g}", f"{line.cell.share:.1%}", *of_labels]
+        shown.add_row(line.silo, Text(line.column), Text(where), *cells)
     screen.print(shown)
+    for (silo, column), value in card.information.items():
+        screen.print(f"Information value of {column} of {silo}: {value:.3f}", soft_wrap=True, highlight=False)

@@ -15,6 +15,7 @@ from tdcd.cli.terminal import EXIT_INTERRUPTED, reported, screen, stoppable
 
 if TYPE_CHECKING:
     from tdcd.records.manifest import Manifest
+    from tdcd.records.run_folder import RunFolder
     from tdcd.tracking.tracker import Tracker
 
 EXIT_DIFFERS = 1
@@ -88,7 +89,16 @@ def _replayed(manifest: "Manifest", devices: int | None, *, allow_code: bool) ->
             changed.append(f"{words}; here: {_made_with(versions(), hardware())}")
     made_by = sessions[0]["by"]
     how = "bit for bit" if is_simulated else f"within {within:g}; {made_by} adds up in another order"
-    return _shown(run.path, changed, f"trained again: the same history and model, {how}")
+    return _shown(run.path, changed, f"trained again: the same history and model, {how}{_proven(run)}")
+
+
+def _proven(run: "RunFolder") -> str:
+    """What the last line of the history proves, which was worked out anew."""
+    from tdcd.core.certificate import in_words
+
+    last = run.history()[-1]
+    words = in_words(last.gap, last.gradient_norm)
+    return f"; the training loss is {words}" if last.gap is not None else f"; {words}" if words else ""
 
 
 def _made_with(versions: Mapping[str, Any], hardware: Mapping[str, Any]) -> str:
@@ -104,7 +114,7 @@ def _shown(path: Path, changed: list[str], good: str) -> list[str]:
     return changed
 
 
-class To(StrEnum):
+class TrackerName(StrEnum):
     """The trackers."""
 
     mlflow = "mlflow"
@@ -113,7 +123,9 @@ class To(StrEnum):
 
 def track(
     folder: Annotated[Path, typer.Argument(help="A run folder; of real parties, a hub's.", metavar="RUN")],
-    to: Annotated[To, typer.Option(help="Each is an extra: pip install 'tdcd[mlflow]' or 'tdcd[tensorboard]'.")],
+    to: Annotated[
+        TrackerName, typer.Option(help="Each is an extra: pip install 'tdcd[mlflow]' or 'tdcd[tensorboard]'.")
+    ],
     at: Annotated[
         str | None,
         typer.Option(
@@ -146,8 +158,8 @@ def track(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _tracker(to: To, name: str, at: str | None, experiment: str) -> "Tracker":
-    if to is To.mlflow:
+def _tracker(to: TrackerName, name: str, at: str | None, experiment: str) -> "Tracker":
+    if to is TrackerName.mlflow:
         from tdcd.tracking.mlflow_tracker import MlflowTracker
 
         return MlflowTracker(name, at, experiment)

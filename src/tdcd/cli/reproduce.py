@@ -56,8 +56,7 @@ def reproduce(
     from tdcd.cli.console import SweepDisplay
     from tdcd.pages.reproduction import grouped, write_page
     from tdcd.reproduction.claims import judge
-    from tdcd.reproduction.measured import read_measured
-    from tdcd.reproduction.results import joined, read_results
+    from tdcd.reproduction.results import joined, read_measured, read_results
     from tdcd.reproduction.sweep import run_experiment
 
     folder = out or Path("runs") / ("reproduce-full" if full else "reproduce")

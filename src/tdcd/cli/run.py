@@ -9,13 +9,13 @@ import typer
 
 from tdcd.cli.options import AllowCode, Assignments, ConfigFile, chosen_devices, interruptible
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels, stoppable
-from tdcd.cli.watch import LivePage, Watch
+from tdcd.cli.watch import LivePage, WatchOption
 from tdcd.config import ConfigError, check_config, override, read_config
 from tdcd.config.user_code import resume_command
 
 if TYPE_CHECKING:
-    from tdcd.training.result import Result
     from tdcd.training.sweep.grid import Grid
+    from tdcd.training.train import Result
 
 
 def run(
@@ -35,7 +35,7 @@ def run(
     ] = None,
     process: Annotated[int | None, typer.Option(help="Which of the processes this is, from 0 on.")] = None,
     processes: Annotated[int | None, typer.Option(help="How many processes there are.")] = None,
-    watch: Watch = False,
+    watch: WatchOption = False,
 ) -> None:
     """Simulate a federation: train, evaluate, write a run folder and its report.
 

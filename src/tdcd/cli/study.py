@@ -16,8 +16,8 @@ from tdcd.cli.options import (
     interruptible,
 )
 from tdcd.cli.terminal import reported, screen
+from tdcd.compare.baselines import BASELINES
 from tdcd.config import Config, ConfigError, stored_config
-from tdcd.config.baselines import BASELINES
 from tdcd.core.choices import Preset
 
 
@@ -39,7 +39,7 @@ def plan(
 
     A table over Q has safe step sizes, rounds, bytes and predicted time; a second one has overlap, periods and bits for
     the best Q. Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where
-    that diverges; what Theorem 1 promises stands beside. Nothing is written.
+    that diverges; what Theorem 1 promises stands next to it. Nothing is written.
     """
     from tdcd.cli.console import EstimateDisplay, show_ranking, show_recommendation
     from tdcd.compare import network_of
@@ -72,7 +72,7 @@ def bound(
     allow_code: AllowCode = False,
     devices: OnDevices = None,
 ) -> None:
-    """Compare a run with Theorem 1: the bound's three terms beside the measured gradients.
+    """Compare a run with Theorem 1: the bound's three terms next to the measured gradients.
 
     The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
     Writes RUN/bound.html, one self-contained page with both over the iterations.
@@ -99,8 +99,9 @@ def compare(
         list[str] | None,
         typer.Option(
             "--with",
-            help=f"Baselines, with commas between ({', '.join(BASELINES)}), or TDCD with other settings: "
-            "tdcd,overlap=2,phi_bits=8. May be given several times [default: all baselines].",
+            help=f"Baselines, with commas between ({', '.join(BASELINES)}), scikit-learn on the joined table of a "
+            "trial (logistic, ridge, linear, boosting), or TDCD with other settings: tdcd,overlap=2,phi_bits=8. May be "
+            "given several times [default: all baselines].",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, from the configuration's on.")] = 1,
@@ -194,7 +195,7 @@ def audit(
 
 
 def _configuration(source: Path | None, assignments: list[str], *, allow_code: bool) -> Config:
-    """Of a file, or the one that a run folder keeps."""
+    """The configuration of a file, or the one that a run folder keeps."""
     if source is None or not source.is_dir():
         return checked_config(source, assignments)
     from tdcd.records.run_folder import RunFolder

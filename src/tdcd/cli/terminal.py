@@ -45,13 +45,13 @@ def reported() -> Iterator[None]:
     """Bad input ends with its sentence and status 2, not with a traceback; what may be a mistake is one line."""
     try:
         with warnings.catch_warnings():
-            show, said = warnings.showwarning, set[str]()
+            show, shown = warnings.showwarning, set[str]()
 
             def as_a_line(message: Warning | str, category: type[Warning], *where: Any) -> None:
                 if issubclass(category, DataWarning):
-                    if str(message) in said:
+                    if str(message) in shown:
                         return
-                    said.add(str(message))
+                    shown.add(str(message))
                     errors.print(Text(f"Warning: {message}", "yellow"), soft_wrap=True)
                 else:
                     show(message, category, *where)

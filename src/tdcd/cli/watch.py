@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 PORT = 8640
 
-Watch = Annotated[
+WatchOption = Annotated[
     bool, typer.Option("--watch", help="Follow it live on a page in the browser, as `tdcd watch FOLDER` does.")
 ]
 Folders = Annotated[
@@ -106,9 +106,8 @@ class LivePage:
 
 
 def _server(folders: Sequence[Path], host: str, port: int | None) -> "WatchServer":
-    """At the given port; else at the usual one, or if somebody has that at any other."""
-    from tdcd.pages.live.server import WatchServer
-    from tdcd.pages.live.watcher import Watcher
+    """At the given port; else at the usual one or, if that is taken, at any other."""
+    from tdcd.pages.live.server import Watcher, WatchServer
 
     watcher = Watcher(folders)
     if port is not None:

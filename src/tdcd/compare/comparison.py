@@ -6,19 +6,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from tdcd.compare.baselines import BASELINES, baseline_plans
 from tdcd.compare.compute import Compute
 from tdcd.compare.entries import Entry, changed_plan, parse_entries
 from tdcd.compare.prediction import Prediction
-from tdcd.compare.running import run_entries
+from tdcd.compare.running import num_runs, run_entries
+from tdcd.compare.scikit_learn import MODELS, JoinedModel, fit_all, joined_plan
 from tdcd.compare.timing import computes_alike, time_rounds
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection
-from tdcd.config.baselines import BASELINES, baseline_plans
 from tdcd.config.resolve import Plan
 from tdcd.core.network import Link, Network, preset
 from tdcd.records.history import Record
-from tdcd.records.run import Run
-from tdcd.training.sweep.plans import plan_alike, with_arrays_of
-from tdcd.training.sweep.runner import SweepProgress
+from tdcd.records.run_folder import RecordedRun
+from tdcd.training.sweep.runner import SweepProgress, plan_alike, with_arrays_of
+from tdcd.training.train import Progress
 
 NEAR = 0.01
 """A loss that is above TDCD's by this fraction at most is as good: the last steps of a run win next to nothing."""
@@ -31,7 +32,7 @@ class Contender:
     label: str
     silo: str | None
     """The silo that trained alone, where one did."""
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
     """One per seed."""
     compute: Compute
     prediction: Prediction
@@ -47,7 +48,7 @@ class Contender:
         return self.label.replace(",", ", ")
 
     @property
-    def run(self) -> Run:
+    def run(self) -> RecordedRun:
         """That of the configuration's seed."""
         return self.runs[0]
 
@@ -84,6 +85,8 @@ class Comparison:
     contenders: tuple[Contender, ...]
     slower: Mapping[str, float] = field(default_factory=dict)
     """How many times longer the clients of a silo compute, by its name."""
+    joined: tuple[JoinedModel, ...] = ()
+    """What scikit-learn makes of the joined table."""
 
     @property
     def tdcd(self) -> Contender:
@@ -124,7 +127,8 @@ def plan_all(
     """By label the plans of TDCD and of what it is compared with, one per seed.
 
     Args:
-        names: baselines, and TDCD with other settings such as ``"tdcd,overlap=2"``; see :func:`.parse_entries`.
+        names: baselines, models of scikit-learn, and TDCD with other settings such as ``"tdcd,overlap=2"``; see
+            :func:`.parse_entries`.
         devices: as for :func:`.plan`.
         seeds: how many, from the configuration's on.
     """
@@ -151,13 +155,15 @@ def plan_all(
 
 
 def _contenders(planned: Plan, entries: Sequence[Entry]) -> dict[str, Plan]:
-    found = {"tdcd": planned}
+    plans = {"tdcd": planned}
     for entry in entries:
         if entry.changes:
-            found[entry.label] = changed_plan(planned, entry)
+            plans[entry.label] = changed_plan(planned, entry)
+        elif entry.name in MODELS:
+            plans[entry.label] = joined_plan(entry.name, planned)
         else:
-            found |= baseline_plans(entry.name, planned)
-    return found
+            plans |= baseline_plans(entry.name, planned)
+    return plans
 
 
 def network_of(section: NetworkSection) -> Network:
@@ -189,7 +195,8 @@ def compare(
         slower: how many times longer the clients of a silo compute, by its name.
         tune: every entry with its best step size of :data:`.running.GRID`.
     """
-    entrants = run_entries(plans, out, tune=tune, observe=observe, should_stop=should_stop)
+    trained = {label: by_seed for label, by_seed in plans.items() if label not in MODELS}
+    entrants = run_entries(trained, out, tune=tune, observe=observe, should_stop=should_stop)
     tdcd, contenders = entrants["tdcd"], []
     for label, entrant in entrants.items():
         first = entrant.plans[0]
@@ -202,7 +209,16 @@ def compare(
                 label, first.config.train.silo, entrant.runs, *timing, first.settings.step_size, entrant.tried, needs
             )
         )
-    return Comparison(network, tuple(contenders), slower or {})
+    joined, done = [], num_runs(trained, tune=tune)
+    for label, by_seed in plans.items():
+        if label in MODELS:
+
+            def news(fitted: int, label: str = label, before: int = done, seeds: int = len(by_seed)) -> None:
+                observe(SweepProgress(label, 1, Progress(fitted, seeds, None), before + fitted))
+
+            joined.append(fit_all(label, by_seed, out, network, observe=news, should_stop=should_stop))
+            done += len(by_seed)
+    return Comparison(network, tuple(contenders), slower or {}, tuple(joined))
 
 
 def _needs(label: str, tdcd: Plan) -> str:

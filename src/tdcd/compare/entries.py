@@ -1,4 +1,4 @@
-"""What ``--with`` names: baselines, and TDCD with other settings, such as ``tdcd,overlap=2,phi_bits=8``."""
+"""What ``--with`` names: baselines, models of scikit-learn, and TDCD with other settings, as ``tdcd,overlap=2``."""
 
 import difflib
 import tomllib
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
+from tdcd.compare.baselines import BASELINES
+from tdcd.compare.scikit_learn import MODELS
 from tdcd.config import ConfigError, check_config
-from tdcd.config.baselines import BASELINES
-from tdcd.config.members import variant_of
+from tdcd.config.members import variant_of, with_steps
 from tdcd.config.resolve import Plan, settings_of
 from tdcd.config.schema import Config, ExchangeSection, TrainSection
-from tdcd.training.sweep.plans import planned as plan_again
-from tdcd.training.sweep.plans import with_arrays_of
+from tdcd.training.sweep.runner import planned as plan_again
+from tdcd.training.sweep.runner import with_arrays_of
 
 NOT_VARIED = ("algorithm", "silo", "rounds", "folder", "precision", "engine")
 """Keys under ``[train]`` that say how long, where or on what to train, and not how."""
@@ -25,7 +26,7 @@ CLIENTS, PERIOD = "clients", "period."
 
 
 class Entry(NamedTuple):
-    """A baseline, or TDCD with some keys changed."""
+    """A baseline, a model of scikit-learn, or TDCD with some keys changed."""
 
     name: str
     changes: tuple[tuple[str, str], ...] = ()
@@ -72,9 +73,9 @@ def parse_entries(texts: Sequence[str], silos: Sequence[str]) -> list[Entry]:
 def _wrong_name(entry: Entry) -> list[str]:
     if entry.name == "tdcd":
         return [] if entry.changes else ["--with tdcd: it is there anyway; say what to change, as in tdcd,overlap=2"]
-    if entry.name in BASELINES:
+    if entry.name in (*BASELINES, *MODELS):
         return []
-    listed = ", ".join(BASELINES)
+    listed = ", ".join((*BASELINES, *MODELS))
     return [f"--with {entry.name}: there is no such baseline; there are {listed}, and tdcd,KEY=VALUE"]
 
 
@@ -104,7 +105,9 @@ def changed_plan(planned: Plan, entry: Entry) -> Plan:
         settings.effective_batch_size(planned.federation.num_samples)
     except ValueError as error:
         raise ConfigError([f"train.{error}"], where) from None
-    changed = planned._replace(config=config, settings=settings, variant=variant_of(config))
+    settings, variant = with_steps(config, settings, variant_of(config))
+    settings = settings.at(planned.federation.num_samples)
+    changed = planned._replace(config=config, settings=settings, variant=variant)
     if config.client_counts == planned.config.client_counts:
         return changed
     split = plan_again(config, planned.execution.devices)
@@ -143,9 +146,10 @@ def _set_period(keys: dict[str, Any], config: Config, name: str, period: Any) ->
 
 def _as_many_steps(config: Config, before: Config) -> Config:
     """As many local steps in all as before, and evaluated at the same ones, as far as rounds allow."""
-    times = before.train.local_steps / config.train.local_steps
-    if times == 1:
+    steps, others = before.train.local_steps, config.train.local_steps
+    if steps == others or isinstance(steps, str) or isinstance(others, str):
         return config
+    times = steps / others
     train = config.train.model_copy(update={"rounds": ceil(before.train.rounds * times)})
     evaluate = config.evaluate.model_copy(update={"every": max(1, round(before.evaluate.every * times))})
     return config.model_copy(update={"train": train, "evaluate": evaluate})

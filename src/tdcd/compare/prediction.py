@@ -3,13 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tdcd.compare.all_columns import NAME as ALL
+from tdcd.compare.centre import CentreLedger
 from tdcd.compare.compute import Compute
-from tdcd.config.all_columns import NAME as ALL
 from tdcd.config.resolve import Plan
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.ledger import Ledger, Moved
 from tdcd.core.network import Network
 from tdcd.core.pace import Work, round_ends, seconds_after, seconds_per_round, silo_works
-from tdcd.core.timing import Overlap, Timing
+from tdcd.core.timing import Timing
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,13 @@ def predict(
         **compute._asdict(),
     )
     overlap, centre = _as_overlap(planned.variant.timing, len(silos)), (1, 0.0)
-    if ledger.centre is not None:
+    if isinstance(ledger, CentreLedger):
         centre = ledger.centre.every, 2 * network.hub_hub.seconds(ledger.model_bytes)
-    return Prediction(works, overlap, sum(_moving(moved, network) for moved in ledger.moved), centre)
+    return Prediction(works, overlap, sum(moving_seconds(moved, network) for moved in ledger.moved), centre)
 
 
-def _moving(moved: Moved, network: Network) -> float:
-    """All senders at once, each on a link of its own: as long as the one with most to send."""
+def moving_seconds(moved: Moved, network: Network) -> float:
+    """The time of moving raw data: all senders at once, each on a link of its own, as long as the slowest."""
     link = network.hub_hub if moved.link == "hub_to_hub" else network.client_hub
     return link.seconds(max(moved.bytes)) if any(moved.bytes) else 0.0
 

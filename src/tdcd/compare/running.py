@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tdcd.compare.scikit_learn import MODELS
 from tdcd.config.resolve import Plan
 from tdcd.records.history import Record
-from tdcd.records.run import Run
-from tdcd.training.sweep.plans import tuned
-from tdcd.training.sweep.runner import Planned, SweepProgress, Task, run_planned
+from tdcd.records.run_folder import RecordedRun
+from tdcd.training.sweep.runner import Planned, RunTask, SweepProgress, run_planned, tuned
 
 GRID = (0.1, 0.3, 1.0, 3.0, 10.0)
 """The step sizes that are tried, as multiples of the configuration's."""
@@ -24,14 +24,15 @@ class Entrant(NamedTuple):
 
     plans: tuple[Plan, ...]
     """One per seed."""
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
     tried: Mapping[float, float]
     """By step size, the final training loss with the first seed; empty if it was not tuned."""
 
 
 def num_runs(plans: Mapping[str, Sequence[Plan]], *, tune: bool) -> int:
     """How many runs there are in all."""
-    return sum(len(by_seed) + (len(_sizes(label, by_seed[0])) - 1 if tune else 0) for label, by_seed in plans.items())
+    tries = {label: len(_sizes(label, by_seed[0])) - 1 for label, by_seed in plans.items() if label not in MODELS}
+    return sum(map(len, plans.values())) + (sum(tries.values()) if tune else 0)
 
 
 def run_entries(
@@ -54,7 +55,11 @@ def run_entries(
         def counted(news: SweepProgress) -> None:
             observe(news._replace(done=done + news.done))
 
-        groups = [[_task(out, label, plan, plans) for plan in some] for label, some in chosen.items() if some]
+        groups = [
+            [_task(out, label, plan, plans) for plan in chosen_plans]
+            for label, chosen_plans in chosen.items()
+            if chosen_plans
+        ]
         return run_planned(groups, observe=counted, should_stop=should_stop) if groups else {}
 
     if tune:
@@ -73,7 +78,9 @@ def run_entries(
     }
     run({label: by_seed[1:] if tune else by_seed for label, by_seed in best.items()})
     return {
-        label: Entrant(tuple(own), tuple(Run.read(_folder(out, label, plan, plans)) for plan in own), tried[label])
+        label: Entrant(
+            tuple(own), tuple(RecordedRun.read(_folder(out, label, plan, plans)) for plan in own), tried[label]
+        )
         for label, own in best.items()
     }
 
@@ -82,7 +89,9 @@ def _sizes(label: str, planned: Plan) -> list[float]:
     """What tuning tries: nothing else if the entry names its step size."""
     own = planned.settings.step_size
     # Without the last bits of a product: the number is part of a folder's name.
-    return [own] if ",step_size=" in label else [float(f"{factor * own:.6g}") for factor in GRID]
+    if planned.variant.is_steered or ",step_size=" in label:
+        return [own]
+    return [float(f"{factor * own:.6g}") for factor in GRID]
 
 
 def _best(tried: Mapping[float, float], given: float) -> float:
@@ -91,11 +100,13 @@ def _best(tried: Mapping[float, float], given: float) -> float:
 
 
 def _with(planned: Plan, step_size: float) -> Plan:
+    if planned.variant.is_steered:
+        return planned
     return tuned(planned, step_size, planned.objective.l2)
 
 
 def _task(out: Path, label: str, planned: Plan, plans: Mapping[str, Sequence[Plan]]) -> Planned:
-    return Task(label, planned.config, _folder(out, label, planned, plans)), planned
+    return RunTask(label, planned.config, _folder(out, label, planned, plans)), planned
 
 
 def _folder(out: Path, label: str, planned: Plan, plans: Mapping[str, Sequence[Plan]]) -> Path:

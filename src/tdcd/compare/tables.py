@@ -1,10 +1,11 @@
 """A comparison's tables, for the page and for the terminal."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tdcd.compare.comparison import Comparison, Contender
-from tdcd.pages.kit.words import TextTable, bytes_in_words, duration, figure, metric_title
+from tdcd.compare.scikit_learn import NEEDS
+from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
 
 NOTHING = "–"
@@ -26,6 +27,10 @@ def summary(comparison: Comparison) -> TextTable:
                 contender.needs or NOTHING,
             ]
         )
+    for model in comparison.joined:
+        by_name = _by_name([titled(fit.train_loss, fit.test) for fit in model.fits])
+        given = [NOTHING] if comparison.is_tuned else []
+        rows.append([model.label, *(_with_spread(by_name.get(name, [])) for name in names), *given, NEEDS])
     return TextTable(["", *names, *sizes, "needs"], rows)
 
 
@@ -47,6 +52,9 @@ def costs(comparison: Comparison) -> TextTable:
                 _time_to(contender, comparison.levels),
             ]
         )
+    for model in comparison.joined:
+        raw = bytes_in_words(model.moved_bytes)
+        rows.append([model.label, NOTHING, raw, raw, NOTHING, duration(model.seconds), NOTHING])
     return TextTable(head, rows)
 
 
@@ -67,11 +75,15 @@ def _diverged(contender: Contender) -> str:
 
 def over_seeds(contender: Contender) -> dict[str, list[float]]:
     """What the models are judged by, one number per seed where there is one."""
-    found: dict[str, list[float]] = {}
-    for run in contender.runs:
-        for name, value in figures(run.final).items():
-            found.setdefault(name, []).extend([] if value is None else [value])
-    return found
+    return _by_name([figures(run.final) for run in contender.runs])
+
+
+def _by_name(seeds: Sequence[Mapping[str, float | None]]) -> dict[str, list[float]]:
+    values: dict[str, list[float]] = {}
+    for own in seeds:
+        for name, value in own.items():
+            values.setdefault(name, []).extend([] if value is None else [value])
+    return values
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -99,8 +111,25 @@ def _time_to(contender: Contender, levels: Sequence[float]) -> str:
 
 def figures(record: Record) -> dict[str, float | None]:
     """What a model is judged by: the training loss and the held-out metrics."""
-    held_out = record.metrics.get("test", {}).items()
-    return {"train loss": record.train_loss} | {f"held-out {metric_title(k)}": value for k, value in held_out}
+    return titled(record.train_loss, record.metrics.get("test", {}))
+
+
+def titled(train_loss: float, held_out: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The training loss and held-out metrics by their names in tables."""
+    return {"train loss": train_loss} | {f"held-out {metric_title(k)}": value for k, value in held_out.items()}
+
+
+def joined(comparison: Comparison) -> TextTable:
+    """One row per model of scikit-learn: which one, what was chosen, and how long it took beside TDCD."""
+    simulated = mean([run.history[-1].seconds for run in comparison.tdcd.runs])
+    rows = [["tdcd", NOTHING, NOTHING, NOTHING, duration(simulated or 0.0)]]
+    for model in comparison.joined:
+        settings = list(dict.fromkeys(fit.setting for fit in model.fits))
+        seconds = mean([fit.seconds for fit in model.fits]) or 0.0
+        rows.append(
+            [model.label, model.estimator, "; ".join(settings), bytes_in_words(model.moved_bytes), duration(seconds)]
+        )
+    return TextTable(["", "model", "setting", "raw data in one place", "seconds on this machine"], rows)
 
 
 def gain(name: str, alone: float | None, together: float | None) -> float | None:

@@ -31,7 +31,7 @@ def time_rounds(
         compute = _measured_once(planned, simulation, folder / "compute.json")
     else:
         compute = given(step_seconds, planned)
-    ledger = ledger_of(simulation, simulation.init().blocks, planned.colocation, planned.moved)
+    ledger = ledger_of(simulation, simulation.init().blocks, planned)
     return compute, predict(planned, ledger, network, compute, slower)
 
 

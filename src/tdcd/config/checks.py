@@ -1,11 +1,10 @@
-"""What is wrong between keys of a configuration that are right by themselves."""
+"""What is wrong between keys of a configuration that are right by themselves: weights and masks, too."""
 
 from collections.abc import Sequence
 
 from tdcd.config.errors import clashing
-from tdcd.config.protection import protection_problems
-from tdcd.config.schema import Config
-from tdcd.config.weighting import weight_problems
+from tdcd.config.schema import Config, ExchangeSection
+from tdcd.core.knowledge import IN_FULL, THIS_ROUND
 from tdcd.core.losses import LOSSES, needs_labels
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.randomized import problem_with
@@ -60,9 +59,9 @@ def _label_checks(config: Config) -> list[str]:
     if train.algorithm != "tdcd":
         return [f"{where}: goes with train.algorithm = 'tdcd', not {train.algorithm!r}; leave it out"]
     clashes = [
-        (train.overlap > 0, f"train.overlap = {train.overlap}", "slopes are of this round's blocks"),
-        (config.exchange.phi_bits < 32, f"exchange.phi_bits = {config.exchange.phi_bits}", "slopes have no short form"),
-        (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would tell of labels"),
+        (train.overlap > 0, f"train.overlap = {train.overlap}", THIS_ROUND),
+        (config.exchange.phi_bits < 32, f"exchange.phi_bits = {config.exchange.phi_bits}", IN_FULL),
+        (config.evaluate.stratify, "evaluate.stratify = true", "which samples are held out would reveal labels"),
     ]
     loss = config.model.loss
     if loss is not None and loss in LOSSES and (problem := needs_labels(LOSSES[loss])):
@@ -71,10 +70,7 @@ def _label_checks(config: Config) -> list[str]:
         (one.label is not None and one.name != silo, f"silo '{one.name}': label = {one.label!r}", "it has none")
         for one in config.silos
     ]
-    clashes += [
-        (one.period > 1, f"silo '{one.name}': period = {one.period}", "slopes are of this round's blocks")
-        for one in config.silos
-    ]
+    clashes += [(one.period > 1, f"silo '{one.name}': period = {one.period}", THIS_ROUND) for one in config.silos]
     return clashing(where, clashes)
 
 
@@ -187,3 +183,137 @@ def _silo_checks(config: Config) -> list[str]:
 
 def _repeated(names: Sequence[str]) -> list[str]:
     return sorted({name for name in names if names.count(name) > 1})
+
+
+def weight_keys(config: Config) -> list[str]:
+    """The keys by which samples do not all weigh the same, with their values."""
+    given = config.train.class_weights
+    columns = [f"silo '{one.name}': weight = {one.weight!r}" for one in config.silos if one.weight is not None]
+    return [f"train.class_weights = {given!r}"] * (given is not None) + columns
+
+
+def weight_problems(config: Config) -> list[str]:
+    """What is wrong with ``train.class_weights`` and with ``weight`` under ``[[silos]]``."""
+    given, keys, engine = config.train.class_weights, weight_keys(config), config.train.engine
+    problems = _column_problems(config)
+    for where in keys:
+        is_other = engine in ("grouped", "flat")
+        problems += clashing(where, [(is_other, f"train.engine = {engine!r}", "it gives all samples the same weight")])
+    loss, epsilon = config.model.loss, config.federation.label_epsilon
+    for where in keys[: given is not None]:
+        clashes = [
+            (
+                loss is not None and loss in LOSSES and LOSSES[loss].target == "amount",
+                f"model.loss = {loss!r}",
+                "it predicts amounts",
+            ),
+            (epsilon is not None, f"federation.label_epsilon = {epsilon}", "no party knows a sample's true class"),
+        ]
+        problems += clashing(where, clashes)
+    return problems
+
+
+def _column_problems(config: Config) -> list[str]:
+    problems, is_weighted = [], any(one.weight is not None for one in config.silos)
+    for one in config.silos:
+        where = f"silo '{one.name}'"
+        if is_weighted and one.label is not None and one.weight is None:
+            problems.append(f"{where}: weight is missing; give it in every silo that has a label, as another one does")
+        if one.weight is None:
+            continue
+        if config.data.source != "files":
+            problems.append(f"{where}: weight goes with data.source = 'files', not {config.data.source!r}")
+        if one.label is None:
+            problems.append(
+                f"{where}: weight = {one.weight!r} goes with label; name both in the silo that has the labels"
+            )
+        if one.weight in (one.id, one.label, *(one.features or ()), *one.categorical):
+            problems.append(f"{where}: column '{one.weight}' is the weight and something else: remove one of the two")
+    return problems
+
+
+FEWEST = 3
+"""Silos, or clients in a silo: with two, a sum less one's own part is the other's."""
+FEWEST_LEFT = 2
+"""Clients whose blocks are added up, when others are gone: the sum of one is its block."""
+
+
+def protection_problems(config: Config) -> list[str]:
+    """A sentence for each thing that is wrong."""
+    exchange, problems = config.exchange, []
+    if exchange.protect == "mask":
+        problems += _mask_problems(config)
+    if exchange.protect_blocks:
+        problems += _block_problems(config)
+    hides = exchange.protect == "mask" or exchange.protect_blocks
+    if exchange.mask_range != ExchangeSection().mask_range and not hides:
+        problems.append(
+            f"exchange.mask_range = {exchange.mask_range:g}: goes with exchange.protect = 'mask' or protect_blocks = "
+            "true; leave it out"
+        )
+    return problems
+
+
+def _mask_problems(config: Config) -> list[str]:
+    where, silos, labels = "exchange.protect = 'mask'", config.num_silos, config.federation.labels
+    problems = []
+    if silos < FEWEST and labels is None:
+        problems.append(
+            f"{where}: with {counted(silos, 'silo')} the sum of the other silos' phi is that of one, so masks would "
+            f"hide nothing; it takes {FEWEST} silos, or leave it out"
+        )
+    elif silos < FEWEST:
+        problems.append(
+            f"{where}: besides federation.labels = {labels!r} there is one silo, so the sum that its hub gets would be "
+            "that silo's phi; it takes two silos without labels, or leave it out"
+        )
+    clashes = [
+        (
+            config.exchange.phi_bits < 32,
+            f"exchange.phi_bits = {config.exchange.phi_bits}",
+            "masks take up all 32 bits",
+        ),
+        (
+            config.federation.client_grace_s is not None,
+            f"federation.client_grace_s = {config.federation.client_grace_s}",
+            "samples that a silo leaves out would be in a sum of fewer silos, which may be one",
+        ),
+        (
+            config.train.participation < 1,
+            f"train.participation = {config.train.participation}",
+            "samples that a silo leaves out would be in a sum of fewer silos, which may be one",
+        ),
+        (
+            config.train.silo_dropout > 0,
+            f"train.silo_dropout = {config.train.silo_dropout}",
+            "a sample without the silos that are dropped would be in a sum of fewer silos, which may be one",
+        ),
+    ]
+    return problems + clashing(where, clashes)
+
+
+def _block_problems(config: Config) -> list[str]:
+    where, problems = "exchange.protect_blocks = true", []
+    few = [
+        f"{name} ({count})"
+        for name, count in zip(config.silo_names, config.client_counts, strict=False)
+        if count < FEWEST
+    ]
+    if few:
+        problems.append(
+            f"{where}: every silo needs {FEWEST} clients, since of two each knows the other's block from the sum; "
+            f"there are fewer at {', '.join(few)}"
+        )
+    clashes = [
+        (
+            config.exchange.block_bits < 32,
+            f"exchange.block_bits = {config.exchange.block_bits}",
+            "masks take up all 32 bits",
+        ),
+        (
+            config.train.participation < 1,
+            f"train.participation = {config.train.participation}",
+            "the sum over the few that answer may be one client's block",
+        ),
+    ]
+    return problems + clashing(where, clashes)

@@ -6,7 +6,8 @@ from typing import Any
 from tdcd.config.errors import ConfigError
 from tdcd.config.schema import Config, ModelSection
 from tdcd.config.user_code import find_function
-from tdcd.core.combine import SUM, Combine, Hidden
+from tdcd.core.combine import SUM, Combine
+from tdcd.core.family.heads import Hidden
 from tdcd.core.losses import LOSSES, Huber, Loss
 
 

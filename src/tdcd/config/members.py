@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.config.errors import ConfigError, clashing
+from tdcd.config.losses import chosen_loss
 from tdcd.config.schema import Config, TrainSection
 from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.codecs.quantised import Quantised, QuantisedChange
-from tdcd.core.dropout import SiloDropout
-from tdcd.core.knowledge import LabelsAt
-from tdcd.core.participation import RandomClients
-from tdcd.core.timing import Overlap
+from tdcd.core.family.automatic import automatic, automatic_l2
+from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.family.overlap import Overlap
+from tdcd.core.family.participation import RandomClients
+from tdcd.core.losses import Loss
+from tdcd.core.settings import LOCAL_STEPS, Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import there_are
 
@@ -29,15 +33,18 @@ def variant_of(config: Config) -> Variant:
     intercept = 0 if config.has_bias and train.silo_dropout else None
     parts: dict[str, Any] = {"dropout": SiloDropout(train.silo_dropout, intercept)}
     moves_otherwise = train.optimizer != "sgd" or train.schedule != "constant" or train.clip is not None
-    if moves_otherwise or train.hub_optimizer != "average":
+    hub_moves = train.hub_optimizer not in ("auto", "average")
+    if moves_otherwise or hub_moves:
         # Optax is imported only where it is asked for.
-        from tdcd.core import optimizers  # noqa: PLC0415
+        from tdcd.core.family import optimizers  # noqa: PLC0415
 
         if moves_otherwise:
-            factor = optimizers.schedule(train.schedule, max(1, train.rounds * train.local_steps))
+            # With steps that are chosen later, an optimiser of the clients is refused there.
+            steps = LOCAL_STEPS if train.local_steps == "auto" else train.local_steps
+            factor = optimizers.schedule(train.schedule, max(1, train.rounds * steps))
             transform = optimizers.direction(train.optimizer, train.momentum, train.clip)
             parts["update"] = optimizers.ClientOptimizer(transform, factor)
-        if train.hub_optimizer != "average":
+        if hub_moves:
             transform = optimizers.direction(train.hub_optimizer, train.momentum)
             parts["hub_update"] = optimizers.HubOptimizer(transform, train.hub_step_size)
     if train.participation < 1:
@@ -58,14 +65,44 @@ def variant_of(config: Config) -> Variant:
     return Variant(**parts)
 
 
+def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:
+    """The settings and the variant, with what ``train.step_size = "auto"`` chooses."""
+    train, where = config.train, "train.step_size = 'auto'"
+    if not train.is_automatic:
+        return settings, variant
+    if train.hub_optimizer == "average" and train.variant is None:
+        raise ConfigError(
+            [f"train.hub_optimizer = 'average': {where} steers the hubs' own steps; give a number, or leave one out"]
+        )
+    if train.algorithm == "hierarchical-sgd":
+        raise ConfigError([f"train.algorithm = 'hierarchical-sgd': {where} is of hubs without a centre; give a number"])
+    try:
+        return automatic(settings, variant, is_scalable=is_scalable(config), num_silos=config.num_silos)
+    except ValueError as error:
+        raise ConfigError([f"train.{error}"]) from None
+
+
+def is_scalable(config: Config) -> bool:
+    """Whether the silos' curvature is known before training: linear blocks, sums, and a loss with bounded curvature."""
+    loss = chosen_loss(config.model)
+    is_bounded = loss is None or loss.curvature is not None
+    return is_bounded and config.model.head == "sum" and set(config.block_names) == {"linear"}
+
+
+def l2_of(config: Config, loss: Loss, num_samples: int) -> float:
+    """Lambda, for so many training samples."""
+    if config.model.l2 != "auto":
+        return config.model.l2
+    return automatic_l2(loss, num_samples) if config.train.is_automatic and is_scalable(config) else 0.0
+
+
 def _refuse_other_members(config: Config) -> None:
     """A variant of the user's own takes the place of the keys that make one: both would say different things."""
     keys = ["optimizer", "schedule", "clip", "hub_optimizer", "hub_step_size", "momentum", "overlap", "participation"]
     keys.append("silo_dropout")
-    train, plain = config.train, TrainSection()
+    train, plain = config.train, TrainSection(step_size=config.train.step_size)
     given = [f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)]
     given += config.exchange.changed
-    given += [f"federation.labels = {config.federation.labels!r}"] if config.federation.labels else []
     given += [f"silo '{silo.name}': period = {silo.period}" for silo in config.silos if silo.period > 1]
     if given:
         raise ConfigError([f"{given[0]}: train.variant = {train.variant!r} takes its place; leave one of them out"])
@@ -74,10 +111,10 @@ def _refuse_other_members(config: Config) -> None:
 def _own_variant(where: str, folder: Path) -> Variant:
     """A variant of the user's own, ``package.module:name``: the value, or a function that returns it."""
     try:
-        found: Any = find_function(where, [folder, Path()])
+        named: Any = find_function(where, [folder, Path()])
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"train.variant = {where!r}: {error}"]) from None
-    variant = found() if callable(found) else found
+    variant = named() if callable(named) else named
     if not isinstance(variant, Variant):
         raise ConfigError([f"train.variant = {where!r}: its type is {type(variant).__name__}, not tdcd.Variant"])
     return variant
@@ -85,13 +122,17 @@ def _own_variant(where: str, folder: Path) -> Variant:
 
 def _label_problems(config: Config, variant: Variant) -> list[str]:
     """What is wrong with labels at one silo by a variant of the user's own: the rules of ``federation.labels``."""
-    silo, count = variant.knowledge.scored_at(0), config.num_silos
-    if variant.knowledge.are_labels_everywhere:
+    silo, count, key = variant.knowledge.scored_at(0), config.num_silos, config.federation.labels
+    where, is_everywhere = f"train.variant = {config.train.variant!r}", variant.knowledge.are_labels_everywhere
+    # Where both name the same silo, they agree: the file that parties share names it, too.
+    if key is not None and (is_everywhere or config.silo_names.index(key) != silo):
+        return [f"federation.labels = {key!r}: {where} takes its place; leave one of them out"]
+    if is_everywhere:
         return []
-    where = f"train.variant = {config.train.variant!r}"
     if not 0 <= silo < count:
         return [f"{where}: has labels at silo number {silo}, counted from 0; {there_are(count, 'silo')}"]
-    clashes = [(True, f"{where}: {part} = {getattr(variant, part)}", why) for part, why in variant.label_clashes]
-    stratify = "which samples are held out would tell of labels"
+    excluded = variant.knowledge.excludes(variant, count)
+    clashes = [(True, f"{where}: {part} = {getattr(variant, part)}", why) for part, why in excluded]
+    stratify = "which samples are held out would reveal labels"
     clashes.append((config.evaluate.stratify, "evaluate.stratify = true", stratify))
     return clashing(f"its knowledge = {variant.knowledge}", clashes)

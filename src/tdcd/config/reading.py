@@ -15,7 +15,7 @@ from tdcd.core.choices import PYTHON
 from tdcd.data import SOURCES
 
 HANDED_OVER = (
-    "train() was handed this run's data in Python, and no file says where that is from: go on in Python, with "
+    "train() was handed this run's data in Python, and no file says where that is from: continue in Python, with "
     "train(..., out=FOLDER, resume=True), whose result also scores new rows"
 )
 
@@ -63,7 +63,7 @@ def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> C
     >>> check_config({"train": {"rouns": 5, "step_size": -1.0}})
     Traceback (most recent call last):
     tdcd.config.errors.ConfigError: the configuration has 2 problems:
-      train.step_size = -1.0: must be greater than 0
+      train.step_size = -1.0: must be greater than 0 or must be 'auto'
       train.rouns: there is no such key; did you mean 'rounds'?
     """
     source = keys.get("data", {}).get("source") if isinstance(keys.get("data"), Mapping) else None
@@ -84,7 +84,7 @@ def check_config(keys: Mapping[str, Any], where: str = "the configuration") -> C
 
 
 def stored_config(keys: Mapping[str, Any], where: str, *, allow_code: bool = False) -> Config:
-    """The configuration that a run folder or a model file keeps, which somebody else may have written.
+    """The configuration that a run folder or a model file keeps, which anyone may have written.
 
     Args:
         allow_code: whether the person who reads it wants the code that it names.

@@ -5,17 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
 from tdcd.config import Config, ConfigError, ModelSection
-from tdcd.config.baselines import BASELINES, rewrite
 from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
-from tdcd.config.members import variant_of
+from tdcd.config.members import l2_of, variant_of, with_steps
 from tdcd.config.user_code import find_function
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
-from tdcd.core.ledger import Colocation, Moved
+from tdcd.core.ledger import Colocation, Ledger, Moved
 from tdcd.core.losses import Loss, Task, fitting, needs_labels
 from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
@@ -24,8 +23,23 @@ from tdcd.data import Table, load, standardize
 from tdcd.data.randomized import randomize_table
 from tdcd.federation.hosts import Hosts, kept_here
 from tdcd.federation.silos import Federation, start_blocks
-from tdcd.records.patience import Stopping
-from tdcd.tables.assembly import Assembled, assemble
+from tdcd.records.outcome import Stopping
+
+if TYPE_CHECKING:
+    from tdcd.tables.assembly import Assembled
+
+
+class Tier(Protocol):
+    """What a baseline has above the hubs."""
+
+    @property
+    def turns(self) -> int:
+        """The rounds of an engine in one communication round."""
+        ...
+
+    def ledger(self, ledger: Ledger) -> Ledger:
+        """The ledger with what is sent there."""
+        ...
 
 
 class Plan(NamedTuple):
@@ -45,7 +59,9 @@ class Plan(NamedTuple):
     """Which parties share a machine."""
     moved: tuple[Moved, ...] = ()
     """The raw data that was moved there."""
-    assembled: Assembled | None = None
+    tier: Tier | None = None
+    """Of a baseline, what is above the hubs; TDCD has nothing there."""
+    assembled: "Assembled | None" = None
     """How a federation from files was made."""
     handed_over: Mapping[str, Any] | None = None
     """What Python handed over, in the words of a configuration; None if ``config`` says it all."""
@@ -56,13 +72,18 @@ class Plan(NamedTuple):
         return self.config.model_dump() if self.handed_over is None else {**self.handed_over}
 
     @property
+    def turns(self) -> int:
+        """The rounds of an engine in one communication round."""
+        return 1 if self.tier is None else self.tier.turns
+
+    @property
     def stopping(self) -> Stopping:
         """When the run ends, and which model stays."""
-        return Stopping(self.config.train.rounds, self.config.evaluate.patience, self.config.evaluate.keep)
+        return Stopping.of(self.config.model_dump(include={"train", "evaluate", "silos"}), self.variant.is_steered)
 
 
 def plan(
-    config: Config, data: Table | Assembled | None = None, devices: int | None = 1, hosts: Hosts | None = None
+    config: Config, data: "Table | Assembled | None" = None, devices: int | None = 1, hosts: Hosts | None = None
 ) -> Plan:
     """Load the data and settle what depends on it; everything that does not fit is reported at once.
 
@@ -71,27 +92,35 @@ def plan(
         devices: over which clients are spread; JAX's default one if None.
         hosts: the processes that run it together, each with the rows of its own clients; this one alone by default.
     """
-    baseline = BASELINES.get(config.train.algorithm)
-    if hosts is not None and baseline is not None and baseline.needs:
-        words = f"needs {baseline.needs}, and several processes each have the rows of their own clients"
-        raise ConfigError([f"train.algorithm = {config.train.algorithm!r}: {words}; leave --coordinator out"])
+    if hosts is not None and config.train.algorithm != "tdcd":
+        from tdcd.compare.baselines import BASELINES  # noqa: PLC0415 - a run of TDCD needs none
+
+        if needs := BASELINES[config.train.algorithm].needs:
+            words = f"needs {needs}, and several processes each have the rows of their own clients"
+            raise ConfigError([f"train.algorithm = {config.train.algorithm!r}: {words}; leave --coordinator out"])
     if data is None and config.data.source == "files":
+        from tdcd.tables.assembly import assemble  # noqa: PLC0415 - only tables from files need it
+
         data = assemble(config, bias=has_bias(config), hosts=hosts)
-    assembled = data if isinstance(data, Assembled) else None
+    assembled = None if isinstance(data, Table) else data
     if assembled is not None:
         federation, task, strips = assembled.federation, assembled.label_encoding.task, False
     else:
-        cut = partial(_cut, config, None if isinstance(data, Assembled) else data)
+        cut = partial(_cut, config, data if isinstance(data, Table) else None)
         federation, task, strips = cut() if hosts is None else hosts.together(cut)
         federation = kept_here(federation, hosts)
     if config.train.class_weights is not None:
         federation = _class_weighted(federation, config, task)
     loss = config.model.loss or fitting(task)[0]
-    objective = objective_of(config, loss)
+    objective = objective_of(config, loss, federation.num_samples)
+    settings, variant = with_steps(config, settings_of(config), variant_of(config))
+    settings = settings.at(federation.num_samples)
+    steps = {"local_steps": settings.local_steps, "batch_size": settings.batch_size}
     resolved = config.model_copy(
         update={
             "federation": config.federation.model_copy(update={"bias": has_bias(config), "strips": strips}),
-            "model": config.model.model_copy(update={"loss": loss}),
+            "model": config.model.model_copy(update={"loss": loss, "l2": objective.l2}),
+            "train": config.train.model_copy(update={**steps, "minibatches": settings.minibatches}),
         }
     )
     planned = Plan(
@@ -99,13 +128,17 @@ def plan(
         federation,
         blocks_of(config),
         objective,
-        settings_of(config),
-        variant_of(config),
+        settings,
+        variant,
         execution_of(config, devices),
         assembled=assembled,
     )
     if config.model.module is not None or any(":" in name for name in config.block_names):
         _try_blocks(planned)
+    if config.train.algorithm == "tdcd":
+        return planned
+    from tdcd.compare.baselines import rewrite  # noqa: PLC0415 - a run of TDCD needs none
+
     try:
         return rewrite(planned, config.train.algorithm, config.train.silo)
     except ValueError as error:
@@ -169,13 +202,15 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     return federation, table.task, strips
 
 
-def objective_of(config: Config, name: str) -> Objective:
-    """What training minimises, with the loss of this name."""
+def objective_of(config: Config, name: str, num_samples: int = 1) -> Objective:
+    """What training minimises over so many samples, with the loss of this name."""
     loss, silo = named_loss(config.model, name), config.federation.labels
     if silo is not None and (problem := needs_labels(loss)):
         raise ConfigError([f"federation.labels = {silo!r}: {problem}; leave it out"])
     try:
-        return Objective(loss, config.model.l2, config.federation.label_epsilon, combine_of(config.model))
+        return Objective(
+            loss, l2_of(config, loss, num_samples), config.federation.label_epsilon, combine_of(config.model)
+        )
     except ValueError as error:
         raise ConfigError([f"model.loss = {name!r}: {error}"]) from None
 

@@ -1,14 +1,16 @@
 """The schema of the TOML configuration: its sections, their keys, and the types of these."""
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Keep, KeepModel, Loss, Precision, Preset
+from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Keep, KeepModel, Precision, Preset
+from tdcd.core.losses import LossName
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.schedule import Minibatches
-from tdcd.core.settings import Dtype
+from tdcd.core.settings import AUTO, BATCH_SIZE, LOCAL_STEPS, STEP_SIZE, Dtype
 from tdcd.federation.partition import RowRule
 
 Positive = Annotated[int, Field(ge=1)]
@@ -16,6 +18,10 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=24)]
 """Of a silo or a client; short enough that a certificate can carry both."""
 Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
+
+
+Auto = Literal["auto"]
+"""What is left to the product."""
 
 
 class Section(BaseModel):
@@ -38,10 +44,10 @@ class DataSection(Section):
     folder: str | None = None
     """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home.
 
-    With ``source = "files"``, where the tables are; by default beside the configuration file.
+    With ``source = "files"``, where the tables are; by default next to the configuration file.
     """
     missing: Literal["mean", "refuse"] = "mean"
-    """With ``source = "files"``: blank amounts become the silo's mean, told by a feature; or they stop the run."""
+    """With ``source = "files"``: blank amounts become the silo's mean, marked by a feature; or they stop the run."""
     rare: Positive = 10
     """With ``source = "files"``: the levels of a category with fewer training rows in the silo become "other"."""
     keep: Keep = "auto"
@@ -54,7 +60,7 @@ class DataSection(Section):
     decimal: Literal[".", ","] = "."
     """With ``source = "files"``: the decimal mark of numbers that are texts, as all in CSV files are."""
     blank: list[str] = []
-    """With ``source = "files"``: texts that stand for a blank, beside the usual ones."""
+    """With ``source = "files"``: texts that stand for a blank, besides the usual ones."""
     align: bool = False
     """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
 
@@ -78,7 +84,7 @@ class SiloSection(Section):
     clients: Positive | Annotated[list[Name], Field(min_length=1)] | None = None
     """How many, or their names; by default one, or those of ``client``."""
     features: Annotated[list[str], Field(min_length=1)] | None = None
-    """Its columns by name; by default all that nobody names, or its share of a source's columns."""
+    """Its columns by name; by default all that no silo names, or its share of a source's columns."""
     ignore: list[str] = []
     """With ``source = "files"``: columns of its tables that are not features, where ``features`` does not say it."""
     table: str | None = None
@@ -86,11 +92,11 @@ class SiloSection(Section):
     client: list[ClientSection] = []
     """With ``source = "files"``: every client's own table instead."""
     id: str = "id"
-    """The column that tells which sample a row is about."""
+    """The column with the id of a row's sample."""
     label: str | None = None
     """The column to predict, in at least one silo."""
     weight: str | None = None
-    """The column that says how much a sample counts in the loss, beside the label; by default all count the same."""
+    """The column that says how much a sample counts in the loss, next to the label; by default all count the same."""
     categorical: list[str] = []
     """Columns whose values are names rather than amounts."""
     period: Positive = 1
@@ -135,7 +141,7 @@ class FederationSection(Section):
     """In the real federation, give every hub all silos' blocks at the end. All agree to it by sharing this file."""
     client_grace_s: PositiveFloat | None = None
     """In the real federation, how long a hub waits for a client after another one of its silo has answered, before it
-    goes on without it; by default for ever."""
+    continues without it; by default for ever."""
 
 
 NAMED = r"^[\w.]+:\w+$"
@@ -160,13 +166,15 @@ class ModelSection(Section):
     """For torch blocks, ``package.module:function``: called without arguments, it returns the nn.Module."""
     folder: str | None = None
     """Where the file of ``module``, or of a block or loss of your own, is looked for first, before the working
-    directory and Python's own path; by default beside the configuration file."""
-    loss: Loss | Annotated[str, Field(pattern=NAMED)] | None = None
+    directory and Python's own path; by default next to the configuration file."""
+    loss: LossName | Annotated[str, Field(pattern=NAMED)] | None = None
     """By default the one that fits the labels; ``package.module:name`` is one of your own."""
     huber_delta: PositiveFloat = DELTA
     """Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised."""
-    l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Lambda: the objective has this over 2 times the squared norm of all parameters in it."""
+    l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Auto = "auto"
+    """Lambda, of regularisation: the objective has this over 2 times the squared norm of all parameters in it. By
+    default 0; with ``train.step_size = "auto"`` and linear blocks 1 over the number of training samples for classes,
+    and a tenth of that for amounts."""
     head: Literal["sum", "hidden"] = "sum"
     """How the sum of the silos' phi becomes scores: the sum is the score; or one hidden layer of ReLU units on the sum,
     without parameters, which sees columns of several silos together."""
@@ -179,18 +187,38 @@ class ModelSection(Section):
 class TrainSection(Section):
     """Algorithm 1."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fixed_steps(cls, keys: Any) -> Any:
+        """With a step size that is a number, what is left open has numbers as well."""
+        if not isinstance(keys, Mapping) or keys.get("step_size", STEP_SIZE) == AUTO:
+            return keys
+        fixed = {"local_steps": LOCAL_STEPS, "batch_size": BATCH_SIZE, "hub_optimizer": "average"}
+        return {**keys, **{key: value for key, value in fixed.items() if keys.get(key, AUTO) == AUTO}}
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the steps are chosen and steered by the product."""
+        return bool(self.step_size == AUTO)
+
     algorithm: Algorithm = "tdcd"
     """TDCD, or a baseline that takes as many local steps."""
     silo: str | None = None
     """The silo that trains alone, for ``local-sgd``."""
     rounds: Annotated[int, Field(ge=0)] = 200
-    """Communication rounds."""
-    local_steps: Positive = 10
-    """Q: gradient steps that a client takes between two communications."""
-    batch_size: Positive = 128
-    """B: samples in a global minibatch; each client works on those that it holds."""
-    step_size: PositiveFloat = 0.05
-    """Eta: of a client's local steps."""
+    """Communication rounds; with ``step_size = "auto"`` the most there are."""
+    step_size: PositiveFloat | Auto = STEP_SIZE
+    """Eta, the learning rate of a client's local steps. "auto" chooses the steps by the blocks and the silos'
+    curvature, steers them by the training loss, and ends the run when it has converged."""
+    tol: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """With ``step_size = "auto"``: the run has converged when the training loss changes by less than this part in 10
+    rounds; 0.0001 by default. With 0 it takes all rounds."""
+    local_steps: Positive | Auto = "auto"
+    """Q: gradient steps that a client takes between two communications; 10 by default, or 1 where ``step_size =
+    "auto"`` scales the steps of linear blocks."""
+    batch_size: Positive | Auto = "auto"
+    """B: samples in a global minibatch; each client works on those that it holds. 128 by default; with ``step_size =
+    "auto"`` 256, and for linear blocks every sample."""
     minibatches: Minibatches = "fresh"
     """Q different ones per round, one for all Q steps, or every sample in every step."""
     gradient: Gradient = "unbiased"
@@ -204,8 +232,9 @@ class TrainSection(Section):
     """How the step size falls: not at all, or to zero at the end of ``rounds``."""
     clip: PositiveFloat | None = None
     """The most that the norm of a client's whole gradient may be in a step; a longer one is scaled down to it."""
-    hub_optimizer: Literal["average", "momentum", "adam"] = "average"
-    """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it."""
+    hub_optimizer: Literal["auto", "average", "momentum", "adam"] = "auto"
+    """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it. By default
+    the average; with ``step_size = "auto"`` steps scaled by the silo's curvature for linear blocks, else Adam."""
     hub_step_size: PositiveFloat = 1.0
     """Of ``hub_optimizer``, unless it is ``average``."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -221,7 +250,7 @@ class TrainSection(Section):
     variant: Annotated[str, Field(pattern=NAMED)] | None = None
     """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""
     folder: str | None = None
-    """Where to look for the variant's module first; by default beside the configuration file."""
+    """Where to look for the variant's module first; by default next to the configuration file."""
     precision: Precision = "tf32"
     """Of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
     engine: EngineName = "auto"
@@ -255,7 +284,7 @@ class EvaluateSection(Section):
     every: Positive = 5
     """Rounds between two evaluations of the global model."""
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    """The fraction of samples that nobody trains on."""
+    """The fraction of samples that is held out from training."""
     stratify: bool = False
     """Hold out the same fraction of every class. Off by default: runs of earlier versions keep their samples."""
     patience: Positive | None = None
@@ -303,7 +332,7 @@ class RuntimeSection(Section):
     longest_resend_s: PositiveFloat = 30.0
     """How long the wait gets at most."""
     linger_s: PositiveFloat = 120.0
-    """How long a hub that is done stays for parties that have not heard of it."""
+    """How long a hub that is done stays for parties that do not know it yet."""
 
 
 class Config(Section):
@@ -334,7 +363,7 @@ class Config(Section):
 
     @property
     def folder_name(self) -> str:
-        """The same as a part of a path."""
+        """The name as a part of a path."""
         return re.sub(r"[^\w.-]+", "-", self.title).strip(".-") or "run"
 
     @property

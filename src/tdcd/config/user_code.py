@@ -1,6 +1,6 @@
 """Code that a configuration names: ``package.module:function``, in files of the user's own.
 
-Whoever gives a configuration file asks for the code that it names. A run folder or a model file may be somebody else's:
+Whoever gives a configuration file asks for the code that it names. A run folder or a model file may be from elsewhere:
 what they name is imported only if the person who reads them says so, see :func:`refuse_code`.
 """
 
@@ -35,7 +35,7 @@ def code_in(keys: Mapping[str, Any]) -> dict[str, str]:
 
 
 def refuse_code(keys: Mapping[str, Any], where: str) -> None:
-    """Refuse a configuration that names code, where nobody asked for it."""
+    """Refuse a configuration that names code which the caller does not allow."""
     found = code_in(keys)
     if not found:
         return

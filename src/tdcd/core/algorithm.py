@@ -27,7 +27,7 @@ import numpy as np
 from tdcd.core.choices import Gradient
 from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.trees import Tree, leaves_of, map_tree, plus
-from tdcd.core.update import State, Update
+from tdcd.core.update import Update, UpdateState
 
 Apply = Callable[[Tree, Array], Array]
 """A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
@@ -42,8 +42,8 @@ def _pick(rows: Array, which: Array) -> Array:
     if len(rows) == 1:
         picked: Array = rows[0].take(which[0], axis=0)[None]
         return picked
-    found: Array = library_of(rows).take_along_axis(rows, which[..., None], axis=1)
-    return found
+    picked_rows: Array = library_of(rows).take_along_axis(rows, which[..., None], axis=1)
+    return picked_rows
 
 
 def average(client_blocks: Tree, shares: Array) -> Tree:
@@ -194,7 +194,7 @@ class Minibatch(NamedTuple):
     """``[P]``, see :func:`row_weights`."""
 
 
-Moving = tuple[Tree, State]
+Moving = tuple[Tree, UpdateState]
 """A client's block and the state of its update."""
 
 
@@ -255,7 +255,7 @@ def local_steps(
     descent: Descent,
     steps: int,
     loop: Callable[..., Moving] = scan,
-    memory: State = None,
+    memory: UpdateState = None,
 ) -> Any:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
@@ -289,7 +289,7 @@ def client_steps(
     apply: Apply,
     descent: Descent,
     steps: int,
-    memory: State = None,
+    memory: UpdateState = None,
 ) -> Any:
     """:func:`local_steps` by :func:`local_step`: line 19 as one client does it."""
     step = partial(local_step, apply=apply, descent=descent)

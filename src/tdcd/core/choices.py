@@ -2,16 +2,13 @@
 
 from typing import Literal
 
-from tdcd.core.losses import LossName
-
 Algorithm = Literal[
     "tdcd", "sgd", "distributed-sgd", "fedbcd", "fedavg", "hierarchical-sgd", "local-sgd", "tdcd-reused"
 ]
-EngineName = Literal["auto", "clients", "grouped", "flat"]
+EngineName = Literal["auto", "clients", "grouped", "flat", "full"]
 Gradient = Literal["unbiased", "mean"]
 Keep = Literal["auto", "device", "host"]
 KeepModel = Literal["last", "best"]
-Loss = LossName
 Preset = Literal["lan", "wan", "mobile"]
 Precision = Literal["float32", "tf32", "bfloat16"]
 

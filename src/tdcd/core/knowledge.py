@@ -1,35 +1,22 @@
-r"""What a client knows of a row besides its features: its label and the others' phi, or how the loss slopes.
+"""What a client knows of a row besides its features, and the loss that follows from it.
 
-**Labels at one silo.** Its hub gathers the other silos' phi and computes, with its own, the slope of every row's loss
-at the round's start, :math:`\delta = \partial f / \partial \phi`. That is the statistic of a row that it sends to the
-others. Two losses do not follow from their slope, and have another one, :attr:`tdcd.core.losses.Loss.statistic`: of the
-Huber loss the residual :math:`r = s - y`, since all slopes beyond :math:`\pm\Delta` are alike; of the Poisson loss the
-expected count :math:`\mu = e^s` as well, since :math:`\mu - y` is the same for many s and y. How the loss changes from
-there is :attr:`tdcd.core.losses.Loss.change`:
-
-=========  ==============================================================================
-squared    :math:`\delta d + d^2 / 2`
-logistic   :math:`\log(1 - p + p\,e^d) - y d`, with :math:`\delta = p - y`
-softmax    :math:`\log \sum_c p_c e^{d_c} - d_y`, with :math:`\delta = p - e_y`
-poisson    :math:`\delta d + \mu\,(e^d - 1 - d)`
-huber      :math:`h(r + d) - h(r)`, with h the loss of a residual
-=========  ==============================================================================
-
-for a change d of the row's own phi since the round began. So clients without labels take the very steps that they would
-take with labels; nothing is approximated. The price is that a slope gives a class away to whoever looks for it: the
-sign of :math:`p - y` is the label, and :math:`\mu - \delta` the count. ``federation.label_epsilon`` is what protects
-classes.
-
-What a sample weighs multiplies all of this, so it is sent with it, and clients weigh their rows with it as they do
-where they have labels. With a loss that has no ``change``, labels at one silo are refused.
+With labels everywhere: the row's label, and the sum of the other silos' phi. Where one silo has the labels, see
+:mod:`tdcd.core.family.labels`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tdcd.core.lazy import Array
 from tdcd.core.objective import Objective
-from tdcd.core.round import Everyone, Route, To
+from tdcd.core.round import Everyone, Route
+
+if TYPE_CHECKING:
+    from tdcd.core.variant import Variant
+
+THIS_ROUND, IN_FULL = "slopes are of this round's blocks", "slopes have no short form"
+"""Why other blocks, and few bits, do not go with slopes in place of labels."""
 
 
 class Known(NamedTuple):
@@ -62,6 +49,18 @@ class Knowledge(Protocol):
     def are_silos_alike(self) -> bool:
         """Whether :meth:`losses` is the same function for every silo, so that silos can step as one."""
         return False
+
+    def excludes(self, variant: "Variant", num_silos: int) -> Iterator[tuple[str, str]]:
+        """The parts that it does not go with, each with the reason: where not every client has labels, phi of other
+        rounds' blocks, and few bits.
+        """
+        if self.are_labels_everywhere:
+            return
+        if variant.timing.depth or any(variant.timing.period(silo) > 1 for silo in range(num_silos)):
+            yield "timing", THIS_ROUND
+        for part, bits in zip(("exchange", "client_exchange"), variant.few_bits, strict=False):
+            if bits is not None:
+                yield part, IN_FULL
 
     def sends_phi(self, silo: int) -> bool:
         """Whether the hub of a silo sends its phi to another one."""
@@ -124,52 +123,3 @@ class LabelsEverywhere(Knowledge):
     def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The objective's own."""
         return objective.slopes(phi + known.received, known.labels)
-
-
-@dataclass(frozen=True)
-class LabelsAt(Knowledge):
-    """One silo has the labels; the others step on what follows from the loss's slope."""
-
-    silo: int
-
-    @property
-    def route(self) -> Route:
-        """Phi goes to the hub with the labels."""
-        return To(self.silo)
-
-    @property
-    def are_labels_everywhere(self) -> bool:
-        """No: at one silo."""
-        return False
-
-    def sends_phi(self, silo: int) -> bool:
-        """All but that with the labels."""
-        return silo != self.silo
-
-    def scored_at(self, silo: int) -> int:
-        """The silo with the labels."""
-        return self.silo
-
-    def receives_sum(self, silo: int) -> bool:
-        """Where the labels are."""
-        return silo == self.silo
-
-    def needs_phi_start(self, silo: int) -> bool:
-        """The statistic is of that phi."""
-        return silo != self.silo
-
-    def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
-        """The others' phi for the silo with labels; for the others the statistic of every row."""
-        return others if silo == self.silo else objective.statistic(own + others, labels)
-
-    def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """The objective's own loss where the labels are; elsewhere what it has grown by since the round began."""
-        if silo == self.silo:
-            return objective.losses(phi + known.received, known.labels)
-        return objective.change(known.received, phi - known.phi_start)
-
-    def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """The objective's own where the labels are; elsewhere what the slope has become since the round began."""
-        if silo == self.silo:
-            return objective.slopes(phi + known.received, known.labels)
-        return objective.change_slopes(known.received, phi - known.phi_start)

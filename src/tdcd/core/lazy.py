@@ -27,10 +27,10 @@ else:
         """A module that is imported when somebody asks it for something."""
 
         def __getattr__(self, name: str) -> Any:
-            found = importlib.import_module(self.__name__)
+            module = importlib.import_module(self.__name__)
             # The next question is not ours to answer.
-            self.__dict__.update({key: value for key, value in vars(found).items() if not key.startswith("__")})
-            return getattr(found, name)
+            self.__dict__.update({key: value for key, value in vars(module).items() if not key.startswith("__")})
+            return getattr(module, name)
 
     jax, jnp = _Later("jax"), _Later("jax.numpy")
 

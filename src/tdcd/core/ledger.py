@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from tdcd.core.round import Flow, FlowName, Link, Round
+from tdcd.core.round import Flow, FlowName, LinkClass, Round
 
 Colocation = Literal["none", "silo", "all"]
 """Which parties share a machine: none; those of a silo; or all of them."""
@@ -27,7 +27,7 @@ class Traffic:
     """Blocks and the rows of the others' phi, from a hub to its clients."""
     hub_to_hub: int = 0
     """Phi, from each hub to every other; with labels at one silo phi to its hub, and slopes back. Of baselines that
-    need it, raw data between organisations, and the models of hubs and their centre."""
+    need it, also raw data between organisations, and hubs' models."""
 
     def __add__(self, other: Self) -> Self:
         """The traffic of both."""
@@ -51,7 +51,7 @@ class Sent(NamedTuple):
     """All messages of one kind, of rounds or of evaluations."""
 
     kind: FlowName | Literal["rows"]
-    link: Link
+    link: LinkClass
     messages: int
     bytes: int
 
@@ -59,17 +59,9 @@ class Sent(NamedTuple):
 class Moved(NamedTuple):
     """Raw data that an algorithm needs in another place than where it is, moved once, before the first round."""
 
-    link: Link
+    link: LinkClass
     bytes: tuple[int, ...]
     """What each sender sends: a client to its hub, or all clients of a silo together to another organisation."""
-
-
-class Centre(NamedTuple):
-    """Where the models of several hubs are averaged."""
-
-    hubs: int
-    every: int
-    """Rounds between two averages."""
 
 
 class Sizes(NamedTuple):
@@ -152,8 +144,9 @@ class Ledger:
     exchange, so its clients send blocks only. What parties on one machine send each other does not count. Phi counts
     in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets
     the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
-    be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, and phi
-    is taken to be of their part of the rows. A baseline that needs raw data in another place sends it before round 0.
+    be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, their
+    phi is taken to be of their part of the rows, and hubs send that of whole minibatches, zero for the others' rows. A
+    baseline that needs raw data in another place sends it before round 0.
 
     Evaluations are counted apart, see :meth:`evaluations`: a hub sends every client its block and gets the scores of
     all its samples, and hubs send each other their sums; or to the one with the labels, which returns figures.
@@ -181,8 +174,6 @@ class Ledger:
     """Of each silo, the clients that answer in a round, if not all do."""
     moved: Sequence[Moved] = ()
     """What is sent before the first round."""
-    centre: Centre | None = None
-    """Of hierarchical local SGD: one silo's clients are those of several hubs, which average at a centre."""
 
     @classmethod
     def of(
@@ -194,12 +185,11 @@ class Ledger:
         periods: Sequence[int] | None = None,
         answering: Sequence[int] | None = None,
         moved: Sequence[Moved] = (),
-        centre: Centre | None = None,
     ) -> Self:
         """The ledger of a round with messages of these sizes."""
         training = tuple(load_of(flow, sizes) for flow in flows.training)
         evaluation = tuple(load_of(flow, sizes, is_evaluation=True) for flow in flows.evaluation)
-        return cls(clients, training, evaluation, colocation, periods, answering, moved, centre)
+        return cls(clients, training, evaluation, colocation, periods, answering, moved)
 
     @property
     def num_silos(self) -> int:
@@ -213,16 +203,15 @@ class Ledger:
         begun, ended = [-(-rounds // period) for period in periods], [rounds // period for period in periods]
         clients = self.answering or self.clients
         # What part of the rows of a round each silo sends phi of.
-        parts = [some / everybody for some, everybody in zip(clients, self.clients, strict=True)]
+        parts = [answering / all_clients for answering, all_clients in zip(clients, self.clients, strict=True)]
         counted = _Counted()
         for load in self.training:
             flow = load.flow
             if not self._counts(flow.link):
                 continue
             if flow.link == "hub_to_hub":
-                part = sum(parts) / self.num_silos
                 for silo, fan in enumerate(self._fans(flow)):
-                    counted.add(flow, rounds * fan, rounds * fan * part * load.each[silo])
+                    counted.add(flow, rounds * fan, rounds * fan * load.each[silo])
                 continue
             times = begun if flow.when == "begun" else ended
             # Phi of every round goes up, whenever its message is sent.
@@ -233,19 +222,17 @@ class Ledger:
                 each = (rows if flow.carries == "samples" else times)[silo] * number * load.each[silo]
                 counted.add(flow, times[silo] * number, each + rows[silo] * part * load.together[silo])
         before = [Sent("rows", link, sum(size > 0 for size in sizes), sum(sizes)) for link, sizes in self.moved]
-        return (*before, *counted.sent(), *self._centre(rounds))
-
-    def _centre(self, rounds: int) -> tuple[Sent, ...]:
-        """The models that hubs and their centre exchange."""
-        if self.centre is None:
-            return ()
-        models = 2 * self.centre.hubs * (rounds // self.centre.every)
-        return (Sent("block", "hub_to_hub", models, models * self.model_bytes),)
+        return (*before, *counted.sent())
 
     @property
     def model_bytes(self) -> int:
         """Of all hubs' blocks together."""
         return next(sum(load.each) for load in self.training if load.flow.name == "block")
+
+    @property
+    def scores_bytes(self) -> int:
+        """Of all clients' scores in an evaluation together."""
+        return next(sum(load.together) for load in self.evaluation if load.flow.name == "scores")
 
     def evaluations(self, rounds: int, every: int, last: int) -> tuple[Sent, ...]:
         """All messages of the evaluations until after so many rounds of a run.
@@ -255,7 +242,7 @@ class Ledger:
         Args:
             every: rounds between two evaluations; that after round ``last``, the run's last one, is one more.
         """
-        times, periods = _evaluations(rounds, every, last), self.periods or [1] * self.num_silos
+        times, periods = self.num_evaluations(rounds, every, last), self.periods or [1] * self.num_silos
         asked = [_evaluated_periods(rounds, every, last, period) for period in periods]
         counted = _Counted()
         for load in self.evaluation:
@@ -269,13 +256,13 @@ class Ledger:
             for silo, number in enumerate(self.clients):
                 size = number * load.each[silo] + load.together[silo]
                 counted.add(flow, asked[silo] * number, asked[silo] * size)
-        if self.centre is None:
-            return counted.sent()
-        scores = next(sum(load.together) for load in self.evaluation if load.flow.name == "scores")
-        hubs = times * self.centre.hubs
-        return (*counted.sent(), Sent("scores", "hub_to_hub", hubs, times * scores))
+        return counted.sent()
 
-    def _counts(self, link: Link) -> bool:
+    def num_evaluations(self, rounds: int, every: int, last: int) -> int:
+        """How often a run was evaluated until after so many rounds, that before the first one counted in."""
+        return rounds // every + 1 + (rounds == last and rounds % every != 0)
+
+    def _counts(self, link: LinkClass) -> bool:
         """Whether what goes over such links leaves a machine."""
         if link == "hub_to_hub":
             return self.colocation != "all" and self.num_silos > 1
@@ -286,7 +273,7 @@ class Ledger:
         silos = range(self.num_silos)
         return [len(flow.route.receivers(silo, self.num_silos)) if flow.is_of(silo) else 0 for silo in silos]
 
-    def bytes_inside(self, name: FlowName, link: Link, silo: int, share: float) -> float:
+    def bytes_inside(self, name: FlowName, link: LinkClass, silo: int, share: float) -> float:
         """The bytes of a message between a client and its hub; the client holds ``share`` of the silo's rows."""
         return sum(
             load.each[silo] + share * load.together[silo]
@@ -307,14 +294,14 @@ class Ledger:
 
     def traffic(self, rounds: int, count: Count) -> Traffic:
         """The bytes, or the messages, of the first rounds, by link class; without those of evaluations."""
-        if self._is_even:
+        if self.is_even:
             return self._before[count] + self._per_round[count] * rounds
         return by_link(self.after(rounds), count)
 
     @cached_property
-    def _is_even(self) -> bool:
+    def is_even(self) -> bool:
         """Whether every round sends the same."""
-        return set(self.periods or [1]) == {1} and self.centre is None and self.answering is None
+        return set(self.periods or [1]) == {1} and self.answering is None
 
     @cached_property
     def _before(self) -> dict[str, Traffic]:
@@ -322,16 +309,16 @@ class Ledger:
 
     @cached_property
     def _per_round(self) -> dict[str, Traffic]:
-        one = replace(self, moved=()).after(1)
-        return {count: by_link(one, count) for count in COUNTS}
+        per_round = replace(self, moved=()).after(1)
+        return {count: by_link(per_round, count) for count in COUNTS}
 
 
 class _Counted:
     """Messages and bytes by kind and link; what travels within another flow's messages counts as bytes of those."""
 
     def __init__(self) -> None:
-        self._messages: defaultdict[tuple[FlowName, Link], int] = defaultdict(int)
-        self._bytes: defaultdict[tuple[FlowName, Link], float] = defaultdict(int)
+        self._messages: defaultdict[tuple[FlowName, LinkClass], int] = defaultdict(int)
+        self._bytes: defaultdict[tuple[FlowName, LinkClass], float] = defaultdict(int)
 
     def add(self, flow: Flow, messages: int, size: float) -> None:
         """Count messages of a flow, and their bytes."""
@@ -342,11 +329,6 @@ class _Counted:
     def sent(self) -> tuple[Sent, ...]:
         """All that was counted, in the order of the flows."""
         return tuple(Sent(*key, number, round(self._bytes[key])) for key, number in self._messages.items())
-
-
-def _evaluations(rounds: int, every: int, last: int) -> int:
-    """How often a run was evaluated until after so many rounds, that before the first one counted in."""
-    return rounds // every + 1 + (rounds == last and rounds % every != 0)
 
 
 def _evaluated_periods(rounds: int, every: int, last: int, period: int) -> int:

@@ -134,24 +134,26 @@ class Objective:
         scores, kind = self.scores(total), self.kind
         outputs = scores.shape[-1]
         if kind.statistic is not None:
-            found = kind.statistic(scores, labels, self.response(outputs))
+            statistic = kind.statistic(scores, labels, self.response(outputs))
         else:
-            found = self._score_slopes(scores, labels)
-        if found.shape[-1] != kind.statistic_width(outputs):
+            statistic = self._score_slopes(scores, labels)
+        if statistic.shape[-1] != kind.statistic_width(outputs):
             raise ValueError(
-                f"the {kind.name} loss has a statistic of {found.shape[-1]} numbers, and its statistic_width says "
+                f"the {kind.name} loss has a statistic of {statistic.shape[-1]} numbers, and its statistic_width says "
                 f"{kind.statistic_width(outputs)}: make them agree"
             )
-        both: Array = found if self.combine.is_additive else library_of(total).concatenate([found, total], axis=-1)
-        return both
+        if self.combine.is_additive:
+            return statistic
+        with_sum: Array = library_of(total).concatenate([statistic, total], axis=-1)
+        return with_sum
 
     def _score_slopes(self, scores: Array, labels: Array) -> Array:
         """The derivative of every sample's loss by its scores, ``[..., C]``."""
         plain = Objective(self.loss, label_epsilon=self.label_epsilon)
         if library_of(scores) is np and self.is_written_out:
             return plain.slopes(scores, labels)
-        found: Array = jax.grad(lambda scores: jnp.sum(plain.losses(scores, labels)))(scores)
-        return found
+        slopes: Array = jax.grad(lambda scores: jnp.sum(plain.losses(scores, labels)))(scores)
+        return slopes
 
     def change(self, statistic: Array, change: Array) -> Array:
         """How much every sample's loss grows with a change of its sum, from its statistic before it.

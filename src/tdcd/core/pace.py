@@ -28,16 +28,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.ledger import Ledger
 from tdcd.core.network import INSIDE, Network
-from tdcd.core.round import FlowName, Link
-from tdcd.core.timing import Overlap
+from tdcd.core.round import FlowName, LinkClass
 
 SETTLED = 100
 """Rounds after which the start no longer shows."""
 IN_STEP = Overlap()
 """Everybody waits for everybody's phi of this round."""
-_INSIDE_A_SILO: tuple[tuple[FlowName, Link], ...] = (
+_INSIDE_A_SILO: tuple[tuple[FlowName, LinkClass], ...] = (
     ("block", "hub_to_client"),
     ("block", "client_to_hub"),
     ("phi", "client_to_hub"),

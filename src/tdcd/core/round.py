@@ -16,6 +16,8 @@ received    hub to client  the sum of the others' phi, of the client's rows     
 block       client to hub  the client's block after its local steps                           inside a silo
 =========== ============== ================================================================== ==============
 
+An evaluation sends ``evaluated``, the hub's block, down, and ``scores`` up and between hubs.
+
 With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
 :class:`From` s; the clients of the other silos receive rows of that.
 """
@@ -29,8 +31,21 @@ from tdcd.core.codecs.codec import scores_codec
 if TYPE_CHECKING:
     from tdcd.core.variant import Variant
 
-Link = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
-FlowName = Literal["block", "memory", "phi", "received", "slope", "weights", "scores", "intercept", "figures"]
+LinkClass = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
+FlowName = Literal[
+    "block",
+    "memory",
+    "phi",
+    "received",
+    "slope",
+    "weights",
+    "evaluated",
+    "scores",
+    "intercept",
+    "figures",
+    "model",
+]
+"""One flow on each link; ``evaluated`` is the hub's block whose scores are wanted, ``model`` the one of the end."""
 Carries = Literal["samples", "parameters", "memory", "vector", "figures"]
 """What a message has numbers of: of samples, of a block's parameters, of a client's memory, a vector; or figures, whose
 bytes do not count."""
@@ -93,7 +108,7 @@ class Flow:
     """One kind of message: what it carries, from whom to whom, and in which form."""
 
     name: FlowName
-    link: Link
+    link: LinkClass
     carries: Carries = "samples"
     width: int = 1
     """The numbers of each sample, or of a vector."""
@@ -133,17 +148,37 @@ class Round:
     num_silos: int
     training: tuple[Flow, ...]
     evaluation: tuple[Flow, ...]
+    ending: tuple[Flow, ...] = (Flow("model", "hub_to_hub", "parameters"),)
+    """What hubs send each other at the end, if all agreed to share the model; it is in no ledger."""
 
     def between_hubs(self) -> Iterator[Flow]:
         """What hubs send each other, of training and of evaluation, in this order."""
         yield from (flow for flow in (*self.training, *self.evaluation) if flow.link == "hub_to_hub")
 
-    def receivers(self, name: FlowName, silo: int) -> tuple[int, ...]:
+    def receivers(self, name: str, silo: int) -> tuple[int, ...]:
         """The silos whose hubs the hub of a silo sends a flow to; none if there is no such flow."""
-        for flow in self.between_hubs():
+        for flow in (*self.between_hubs(), *self.ending):
             if flow.name == name:
                 return flow.route.receivers(silo, self.num_silos)
         return ()
+
+    def answers(self) -> dict[FlowName, FlowName]:
+        """By flow down: the flow up with which clients answer it, which is the next one; those of an evaluation, which
+        comes first in a round, are the first ones.
+
+        >>> from tdcd.core.variant import Variant
+        >>> round_of(Variant(), 2, Widths(1, 1)).answers()
+        {'evaluated': 'scores', 'block': 'phi', 'received': 'block'}
+        """
+        found: dict[FlowName, FlowName] = {}
+        for flows in (self.evaluation, self.training):
+            down = None
+            for flow in flows:
+                if flow.within is None and flow.link == "hub_to_client":
+                    down = flow.name
+                elif flow.within is None and flow.link == "client_to_hub" and down is not None:
+                    found.setdefault(down, flow.name)
+        return found
 
     @property
     def centre(self) -> int | None:
@@ -202,7 +237,7 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
 
 def _evaluation(variant: "Variant", widths: Widths) -> Iterator[Flow]:
     route, dropout = variant.knowledge.route, variant.dropout
-    yield Flow("block", "hub_to_client", "parameters")
+    yield Flow("evaluated", "hub_to_client", "parameters")
     yield Flow("scores", "client_to_hub", width=widths.phi)
     yield Flow("scores", "hub_to_hub", width=widths.phi, codec=scores_codec(variant.exchange), route=route)
     if dropout.rate and dropout.intercept is not None:

@@ -75,7 +75,7 @@ def batch_ids(
     draw = partial(_draw, seed, shape=(count, batch_size), num_samples=num_samples)
     if len(rounds) * count * batch_size <= IDS_AT_ONCE:
         return draw(rounds)
-    return np.concatenate(list(_threads().map(lambda one: draw([one]), rounds)))
+    return np.concatenate(list(_threads().map(lambda round_index: draw([round_index]), rounds)))
 
 
 @cache
@@ -148,11 +148,11 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
     # Room for a value and its place: numbers of 32 bits are sorted in half the time.
     bits = raw.shape[1].bit_length()
     draws: NDArray[Any] = raw.astype(np.uint32 if num_samples << bits <= 1 << 32 else np.uint64)
-    found = draws[:, :size].astype(np.int32)
+    ids = draws[:, :size].astype(np.int32)
     rows: Any = slice(None)
     if size * size < 2 * num_samples:
         # Then many rows begin with that many distinct values, and need not go through the rest.
-        begun = np.sort(found, axis=1)
+        begun = np.sort(ids, axis=1)
         rows = np.flatnonzero((begun[:, 1:] == begun[:, :-1]).any(axis=1))
         draws = draws[rows]
     # Ordered by value, then by place: this takes a fraction of the time of an `argsort`.
@@ -166,8 +166,8 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
     kept = is_new & (rank <= size) & enough[:, None]
     distinct = np.full((len(draws), size), -1, np.int32)
     distinct[enough] = draws[kept].reshape(-1, size)
-    found[rows] = distinct
-    return found
+    ids[rows] = distinct
+    return ids
 
 
 class _Kept(threading.local):
@@ -188,7 +188,7 @@ def _first_distinct_of_many(draws: NDArray[np.int64], size: int, num_samples: in
     at_once = max(1, PLACES_KEPT // num_samples)
     first = _KEPT.first if num_samples <= PLACES_KEPT else np.empty(num_samples, np.int32)
     begins = num_samples * np.arange(at_once)
-    found = np.full((len(draws), size), -1, np.int32)
+    ids = np.full((len(draws), size), -1, np.int32)
     for start in range(0, len(draws), at_once):
         rows = draws[start : start + at_once]
         rows += begins[: len(rows), None]
@@ -197,11 +197,11 @@ def _first_distinct_of_many(draws: NDArray[np.int64], size: int, num_samples: in
         # Of several places for one value the last one written stays: from the back, that is the first.
         np.put(first, values[::-1], order[::-1], mode="clip")
         is_new = (first.take(values, mode="clip") == order).reshape(rows.shape)
-        for ids, row, new, begin in zip(found[start:], rows, is_new, begins, strict=False):
+        for minibatch, row, new, begin in zip(ids[start:], rows, is_new, begins, strict=False):
             distinct = row[new][:size]
             if len(distinct) == size:
-                np.subtract(distinct, begin, out=ids, casting="unsafe")
-    return found
+                np.subtract(distinct, begin, out=minibatch, casting="unsafe")
+    return ids
 
 
 def _redraw(seed: int, round_index: int, shape: tuple[int, ...], num_samples: int, width: int) -> NDArray[np.int32]:

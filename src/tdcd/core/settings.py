@@ -1,13 +1,19 @@
 """The numbers of Algorithm 1 that a user chooses."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, get_args
 
 from tdcd.core.choices import Gradient
 from tdcd.core.schedule import Draws, Minibatches, num_exchanged
 from tdcd.core.words import counted
 
 Dtype = Literal["float32", "float64"]
+AUTO: Any = "auto"
+"""Of a setting that is left to :mod:`tdcd.core.family.automatic` until the run is planned."""
+STEP_SIZE: Any = AUTO
+"""The default."""
+LOCAL_STEPS, BATCH_SIZE = 10, 128
+"""The defaults where the step size is a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +21,12 @@ class Settings:
     """How to train: Q, B, eta, and which variant.
 
     Attributes:
-        local_steps: Q, gradient steps a client takes between two communications.
-        batch_size: B, samples in a global minibatch; each client works on those that it holds.
-        step_size: eta.
+        local_steps: Q, gradient steps a client takes between two communications; by default 10, or what suits
+            ``step_size = "auto"``.
+        batch_size: B, samples in a global minibatch; each client works on those that it holds; by default 128, or what
+            suits ``step_size = "auto"``.
+        step_size: eta; or ``"auto"``, which chooses the steps by the blocks and the silos' curvature, steers them while
+            training runs, and ends the run when it has converged.
         minibatches: ``"fresh"``, Q different ones per round; ``"reused"``, one for all Q steps (FedBCD, and the
             journal version of the paper); ``"full"``, every sample at every step.
         gradient: ``"unbiased"``, M / (n_k B) times the sum over the client's rows; ``"mean"``, their mean, as in
@@ -26,31 +35,49 @@ class Settings:
         dtype: of all arithmetic.
     """
 
-    local_steps: int = 10
-    batch_size: int = 128
-    step_size: float = 0.05
+    local_steps: int = AUTO
+    batch_size: int = AUTO
+    step_size: float = STEP_SIZE
     minibatches: Minibatches = "fresh"
     gradient: Gradient = "unbiased"
     seed: int = 0
     dtype: Dtype = "float32"
+    limits_batch: bool = False
+    """Whether ``batch_size`` is the most that a minibatch has, and not what it has; see :meth:`at`."""
 
     def __post_init__(self) -> None:
         """Refuse values that no run could use."""
         for name, kind in (("minibatches", Minibatches), ("gradient", Gradient), ("dtype", Dtype)):
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not '{getattr(self, name)}'")
-        if self.local_steps < 1:
-            raise ValueError(f"local_steps must be at least 1, not {self.local_steps}")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {self.batch_size}")
-        if not 0 < self.step_size < float("inf"):
-            raise ValueError(f"step_size must be a positive number, not {self.step_size}")
+        if not self.is_automatic:
+            for name, default in (("local_steps", LOCAL_STEPS), ("batch_size", BATCH_SIZE)):
+                if getattr(self, name) == AUTO:
+                    object.__setattr__(self, name, default)
+        for name in ("local_steps", "batch_size"):
+            if getattr(self, name) != AUTO and getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.is_automatic and not 0 < self.step_size < float("inf"):
+            raise ValueError(f"step_size must be a positive number or 'auto', not {self.step_size}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be a whole number from 0 to 2**63 - 1, not {self.seed}")
 
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the steps are yet to be chosen."""
+        return isinstance(self.step_size, str) and self.step_size == AUTO
+
+    def at(self, num_samples: int) -> Self:
+        """The settings for so many samples: a minibatch that would have them all has them all, without a draw."""
+        if not self.limits_batch:
+            return self
+        if self.batch_size < num_samples:
+            return replace(self, limits_batch=False)
+        return replace(self, limits_batch=False, batch_size=num_samples, minibatches="full")
+
     def effective_batch_size(self, num_samples: int) -> int:
         """B, which is all M samples where every minibatch is full; refuses a B that is larger than M."""
-        if self.minibatches == "full":
+        if self.minibatches == "full" or self.batch_size == AUTO:
             return num_samples
         if self.batch_size > num_samples:
             raise ValueError(

@@ -47,9 +47,9 @@ def leaves_of(tree: Tree) -> list[Any]:
     """All leaves, those of a dict in the order of its keys."""
     if _jax_knows():
         return jax.tree.leaves(tree)
-    found: list[Any] = []
-    _gather(tree, found)
-    return found
+    leaves: list[Any] = []
+    _gather(tree, leaves)
+    return leaves
 
 
 def like(template: Tree, leaves: Sequence[Any]) -> Tree:
@@ -99,17 +99,17 @@ def _mapped(function: Callable[..., Any], tree: Tree, others: Sequence[Tree]) ->
     return None if tree is None else function(tree, *others)
 
 
-def _gather(tree: Tree, found: list[Any]) -> None:
+def _gather(tree: Tree, leaves: list[Any]) -> None:
     if isinstance(tree, np.ndarray):
-        found.append(tree)
+        leaves.append(tree)
     elif isinstance(tree, dict):
         for key in sorted(tree):
-            _gather(tree[key], found)
+            _gather(tree[key], leaves)
     elif isinstance(tree, list | tuple):
         for part in tree:
-            _gather(part, found)
+            _gather(part, leaves)
     elif tree is not None:
-        found.append(tree)
+        leaves.append(tree)
 
 
 def _walk(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

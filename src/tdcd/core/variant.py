@@ -18,47 +18,20 @@ Parts are values: frozen dataclasses, equal if they do the same, so that compile
 functions are pure; those that run inside a compiled round are written in JAX.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tdcd.core.centre import CentreAverage
 from tdcd.core.codecs.codec import BlockCodec, Codec, Identity, NumpyBlocks, WholeBlock, is_identity, is_private
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.codecs.quantised import Quantised, QuantisedChange
-from tdcd.core.dropout import SiloDropout
-from tdcd.core.knowledge import Knowledge, LabelsAt, LabelsEverywhere, WrittenOut
-from tdcd.core.timing import Overlap, Timing
-from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update
-
-COVERED: dict[str, tuple[type, ...]] = {
-    "timing": (Overlap,),
-    "exchange": (Identity, Quantised, FixedPoint),
-    "client_exchange": (Identity, Quantised),
-    "block_exchange": (WholeBlock, QuantisedChange, FixedBlocks),
-    "knowledge": (LabelsAt,),
-}
-"""Parts that may differ from Algorithm 1 under Theorem 1, and how: plain SGD, in step or with overlap, periods and few
-bits. Labels at one silo change no step."""
-
-
-class Participation(Protocol):
-    """Which clients answer in a round of a simulation; with real parties, it is those who do."""
-
-    def answering(self, seed: int, round_index: int, silo: int, num_clients: int) -> NDArray[np.bool_]:
-        """``[K]``; at least one of a silo's clients answers."""
-        ...
-
-
-@dataclass(frozen=True)
-class FullParticipation:
-    """All clients answer in every round."""
-
-    def answering(self, seed: int, round_index: int, silo: int, num_clients: int) -> NDArray[np.bool_]:
-        """True for all."""
-        return np.ones(num_clients, bool)
+from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.overlap import Overlap
+from tdcd.core.family.scaled import CurvedUpdate
+from tdcd.core.family.steered import Steered
+from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
+from tdcd.core.presence import FullParticipation, Participation
+from tdcd.core.timing import Timing
+from tdcd.core.traits import Clash, Excludes, is_plain, stated
+from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update, excluded_by_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +49,7 @@ class Variant:
     block_exchange: BlockCodec = WholeBlock()  # noqa: RUF009
     timing: Timing = Overlap()  # noqa: RUF009
     knowledge: Knowledge = LabelsEverywhere()  # noqa: RUF009
-    participation: Participation = FullParticipation()
+    participation: Participation = FullParticipation()  # noqa: RUF009
     dropout: SiloDropout = SiloDropout()  # noqa: RUF009
 
     @property
@@ -90,19 +63,51 @@ class Variant:
         return not self.changed
 
     @property
+    def steered(self) -> Steered | None:
+        """The hubs' update, if its steps are steered while training runs."""
+        return self.hub_update if isinstance(self.hub_update, Steered) else None
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether the hubs' steps are steered."""
+        return self.steered is not None
+
+    @property
+    def curved(self) -> CurvedUpdate | None:
+        """The hubs' update, if it has to know the curvature of its silo before round 0."""
+        update = self.hub_update
+        if isinstance(update, Steered) and not update.is_curved:
+            return None
+        return update if isinstance(update, CurvedUpdate) else None
+
+    @property
     def carried(self) -> CarriedUpdate | None:
         """The clients' update, if it has a memory that lasts from round to round."""
         return self.update if isinstance(self.update, CarriedUpdate) else None
 
-    def carried_problem(self, num_silos: int) -> str:
-        """Why clients' memories do not go with another part; empty if they do."""
-        if self.carried is None:
+    def clashes(self, num_silos: int) -> tuple[Clash, ...]:
+        """The parts that do not go together, as they say themselves."""
+        clashes = [
+            Clash(part, other, getattr(self, other), reason)
+            for part in (getattr(self, field.name) for field in fields(self))
+            if isinstance(part, Excludes)
+            for other, reason in part.excludes(self, num_silos)
+        ]
+        if self.carried is not None:
+            excluded = excluded_by_memory(self, num_silos)
+            clashes += [Clash(self.update, other, getattr(self, other), reason) for other, reason in excluded]
+        return tuple(clashes)
+
+    @property
+    def drawn_problem(self) -> str:
+        """Why real parties cannot draw who answers; empty if they can, or if all do."""
+        is_row_by_row = is_identity(self.exchange) or self.is_private
+        if self.all_answer or is_row_by_row:
             return ""
-        if any(self.timing.period(silo) > 1 for silo in range(num_silos)):
-            return f"{self.update}: memories of clients do not go with periods above 1; leave one of them out"
-        if self.summed_blocks is not None:
-            return f"{self.update}: a hub would see each client's memory, and sums of blocks hide it; leave one out"
-        return ""
+        return (
+            f"{self.participation} does not go with {self.exchange}: what it sends of a row may follow from rows of "
+            "clients that are not drawn, which only a simulation has; leave one of them out"
+        )
 
     @property
     def is_private(self) -> bool:
@@ -122,7 +127,13 @@ class Variant:
     @property
     def all_answer(self) -> bool:
         """Whether all clients answer in every round."""
-        return type(self.participation) is FullParticipation
+        return is_plain(self.participation)
+
+    def answering(self, clients: Sequence[int]) -> list[int] | None:
+        """Of each silo, how many of its clients answer in a round; None if all do."""
+        if self.all_answer:
+            return None
+        return [int(self.participation.answering(0, 0, silo, count).sum()) for silo, count in enumerate(clients)]
 
     @property
     def is_numpy(self) -> bool:
@@ -133,7 +144,7 @@ class Variant:
     @property
     def takes_plain_steps(self) -> bool:
         """Whether a local step is exactly :class:`Sgd`'s."""
-        return type(self.update) is Sgd
+        return is_plain(self.update)
 
     @property
     def has_slopes(self) -> bool:
@@ -141,31 +152,12 @@ class Variant:
         return isinstance(self.update, Sgd) and isinstance(self.knowledge, WrittenOut)
 
     @property
-    def label_clashes(self) -> tuple[tuple[str, str], ...]:
-        """The parts that do not go with labels at one silo, each with the reason."""
-        late = (("timing", "slopes are of this round's blocks"),) if self.timing != Overlap() else ()
-        short = [part for part in ("exchange", "client_exchange") if isinstance(getattr(self, part), Quantised)]
-        return (*late, *((part, "slopes have no short form") for part in short))
-
-    @property
-    def turns(self) -> int:
-        """Rounds of an engine that are one communication round: several where hubs take turns, see ``core.centre``."""
-        return self.centre[0] if self.centre else 1
-
-    @property
-    def centre(self) -> tuple[int, int] | None:
-        """How many hubs average at a centre, and after how many rounds each time; None if there is none."""
-        update = self.hub_update
-        return (update.hubs, update.every) if isinstance(update, CentreAverage) else None
-
-    @property
     def few_bits(self) -> tuple[int | None, int | None, int | None]:
         """The bits of phi between hubs, of phi inside a silo, and of blocks; None where numbers are as they are."""
-        quantised = (self.exchange, self.client_exchange, self.block_exchange)
-        found = [one.bits if isinstance(one, Quantised | QuantisedChange) else None for one in quantised]
-        return found[0], found[1], found[2]
+        bits = [getattr(part, "few_bits", None) for part in (self.exchange, self.client_exchange, self.block_exchange)]
+        return bits[0], bits[1], bits[2]
 
     @property
     def beyond_theorem(self) -> tuple[str, ...]:
         """The parts that Theorem 1 does not cover; among them classes that only inherit from covered ones."""
-        return tuple(part for part in self.changed if type(getattr(self, part)) not in COVERED.get(part, ()))
+        return tuple(name for name in self.changed if name not in stated(getattr(self, name), "covered_as", ()))

@@ -1,4 +1,4 @@
-"""Public data: the folder that it is kept in, downloads into it, and what is said when it cannot be had."""
+"""Public data: the folder that it is kept in, downloads into it, and the message when it cannot be had."""
 
 import os
 import shutil

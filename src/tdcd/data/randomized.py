@@ -3,7 +3,7 @@
 Every label has a draw of its own from (key, epsilon, classes, id, label). The same label of the same sample is so
 always released alike, in a restarted client and in the next run, which gives nothing away that is not known already.
 Anything else, another epsilon for example, draws independently: the epsilons of both releases then add up, and are not
-undone by comparing them. Whoever has the key can tell which labels stayed.
+undone by comparing them. With the key one can see which labels stayed.
 """
 
 import hashlib

@@ -1,16 +1,19 @@
-"""The data sources, by name."""
+"""The data sources, by name.
+
+Tables that ship with scikit-learn are read from its files: importing scikit-learn takes longer than a short run.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.core.words import counted
-from tdcd.data import bundled
-from tdcd.data.download import data_folder
-from tdcd.data.mnist import mnist
-from tdcd.data.superconductivity import superconductivity
+from tdcd.data.download import DataUnavailable, data_folder
 from tdcd.data.superconductors import superconductors
 from tdcd.data.table import Table
 
@@ -60,14 +63,67 @@ def _enlarged(digits: Table) -> Table:
     return replace(digits, name="digits enlarged to 28 x 28", features=features)
 
 
+def _superconductivity(folder: Path) -> Table:
+    from tdcd.data.superconductivity import superconductivity  # noqa: PLC0415 - few runs are on downloaded data
+
+    return superconductivity(folder)
+
+
+def _mnist(folder: Path) -> Table:
+    from tdcd.data.mnist import mnist  # noqa: PLC0415 - the same
+
+    return mnist(folder)
+
+
 _LOADERS: Mapping[str, Callable[[Path, int], Table]] = {
-    "digits": lambda folder, seed: bundled.digits(),
-    "digits28": lambda folder, seed: _enlarged(bundled.digits()),
-    "breast_cancer": lambda folder, seed: bundled.breast_cancer(),
-    "diabetes": lambda folder, seed: bundled.diabetes(),
+    "digits": lambda folder, seed: digits(),
+    "digits28": lambda folder, seed: _enlarged(digits()),
+    "breast_cancer": lambda folder, seed: breast_cancer(),
+    "diabetes": lambda folder, seed: diabetes(),
     "superconductors": lambda folder, seed: superconductors(seed),
-    "superconductivity": lambda folder, seed: superconductivity(folder),
-    "mnist": lambda folder, seed: mnist(folder),
+    "superconductivity": lambda folder, seed: _superconductivity(folder),
+    "mnist": lambda folder, seed: _mnist(folder),
 }
 SOURCES: tuple[str, ...] = tuple(_LOADERS)
 """The names that :func:`load` takes."""
+
+
+_NUCLEUS = (
+    *("radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points"),
+    *("symmetry", "fractal dimension"),
+)
+"""What was measured of cell nuclei; each has a mean, a standard error and a worst value."""
+
+
+def digits() -> Table:
+    """Handwritten digits, 8 x 8 pixels each; their 16 grey levels become 0 to 1."""
+    rows = _numbers("digits.csv.gz", delimiter=",")
+    images = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
+    return Table("digits", images, rows[:, -1].astype(np.int32), "multiclass", value_bytes=1)
+
+
+def breast_cancer() -> Table:
+    """Tumours in their own units; the file's first line counts rows and columns, and names the classes."""
+    rows = _numbers("breast_cancer.csv", delimiter=",", skiprows=1)
+    each = [[f"mean {name}", f"{name} error", f"worst {name}"] for name in _NUCLEUS]
+    columns = tuple(name for kind in zip(*each, strict=True) for name in kind)
+    labels = rows[:, -1].astype(np.int32)
+    return Table("breast_cancer", rows[:, :-1], labels, "binary", columns, classes=("malignant", "benign"))
+
+
+def diabetes() -> Table:
+    """Patients in their own units, and the progression of the disease after a year."""
+    columns = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
+    return Table(
+        "diabetes", _numbers("diabetes_data_raw.csv.gz"), _numbers("diabetes_target.csv.gz"), "regression", columns
+    )
+
+
+def _numbers(name: str, **layout: Any) -> NDArray[np.float64]:
+    package = find_spec("sklearn")  # this finds the package without importing it
+    folders = [] if package is None else [Path(place) for place in package.submodule_search_locations or ()]
+    for folder in folders:
+        if (file := folder / "datasets" / "data" / name).is_file():
+            return np.loadtxt(file, **layout)
+    where = ", ".join(map(str, folders)) or "any folder of packages"
+    raise DataUnavailable(f"scikit-learn's file {name} is not in {where}: install scikit-learn as constraints.txt says")

@@ -1,50 +1,62 @@
 """``TwoTierClassifier`` and ``TwoTierRegressor``: a federation behind scikit-learn's interface.
 
-The columns of ``X`` are dealt to silos and its rows to their clients; the model is trained by TDCD as ``tdcd run`` does
-it, and predicts from raw rows. Parameters have the names and meanings of the configuration's keys.
+The silos' tables are frames of their own, or parts of one table ``X`` whose columns are dealt to silos. Rows are dealt
+to the silos' clients. The model is trained by TDCD as ``tdcd run`` does it, and predicts from raw rows. Parameters have
+the names and meanings of the configuration's keys.
 
 ``fit`` gives scikit-learn's ConvergenceWarning if the training loss ends above where it began, or far above its lowest.
-Ctrl-C raises KeyboardInterrupt, as in every estimator; what was trained until then stays, and predicts.
+Ctrl-C ends ``fit`` after the current rounds with the model so far, and a ConvergenceWarning says so. A second Ctrl-C
+raises KeyboardInterrupt.
 """
 
+import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
+from tdcd.blocks import Linear
 from tdcd.config.resolve import plan
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.huber import DELTA
+from tdcd.core.settings import AUTO
 from tdcd.core.words import counted, there_are
 from tdcd.federation.partition import contiguous_columns
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
-from tdcd.tables.from_frames import assemble_frames, frames_config
-from tdcd.tables.rows import PLACE
-from tdcd.tables.source import arrow_of
-from tdcd.training.result import Result
-from tdcd.training.train import train_plan, warn_of_divergence
+from tdcd.tables.errors import caution
+from tdcd.tables.from_frames import assemble_frames, frames_config, losses_in_words, silo_sections
+from tdcd.tables.labels import canonical_label
+from tdcd.tables.preparation import preparation_of
+from tdcd.tables.reader import read_rows
+from tdcd.tables.rows import PLACE, Columns
+from tdcd.tables.source import Frame, arrow_of
+from tdcd.training.display import progress_shown, say
+from tdcd.training.train import Result, train_plan, warn
 
 LABEL, WEIGHT = " label", " weight"
-"""The columns of the first silo's table that take y and the samples' weights; no column of X is called so."""
+"""The columns of a silo's table that take y and the samples' weights; no column of X is called so."""
 
 SECTIONS: Mapping[str, Sequence[str]] = {
     "data": ("standardize", "rare"),
-    "federation": ("rows", "alpha"),
+    "federation": ("rows", "alpha", "labels"),
     "model": ("block", "hidden", "bins", "huber_delta", "l2"),
     "train": (
         "rounds",
         "local_steps",
         "step_size",
+        "tol",
         "minibatches",
         "gradient",
         "optimizer",
@@ -64,30 +76,184 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 """The parameters that are keys of the same name."""
 
 
+Estimator = TypeVar("Estimator", bound=type)
+
+PARAMETERS = """Parameters
+----------
+silos : int, dict or None, default=None
+    How the columns of one table are dealt to silos: how many silos take them in turn, or the columns of each silo by
+    name or place, ``{"bank": ["age", "income"], "bureau": ["late"]}``. None is 2. With frames by silo, leave it out.
+clients : int or list of int, default=1
+    How many clients each silo has, to which its rows are dealt.
+labels : str or None, default=None
+    The only silo whose clients have labels; None if the clients of all silos have them.
+block : {"linear", "mlp"} or list, default="linear"
+    The model of each silo: one for all, or one each.
+hidden : list of int, default=(32,)
+    Widths of an mlp's hidden layers.
+bins : int or None, default=None
+    Amounts become so many bins at most, of about equally many training rows each.
+loss : str or None, default=None
+    What is minimised. None is ``"logistic"`` for two classes, ``"softmax"`` for more and ``"squared"`` for amounts;
+    ``"poisson"`` is for counts, ``"huber"`` for amounts with outliers.
+huber_delta : float, default=1.35
+    Where the Huber loss becomes linear, in standard deviations of the labels if they are standardised.
+l2 : float or "auto", default="auto"
+    Regularisation: the loss has this over 2 times the squared norm of all parameters in it. "auto" is 1 over the number
+    of training samples for linear blocks with ``step_size="auto"``, a tenth of that for amounts, and else 0.
+rounds : int, default=300
+    Communication rounds; with ``step_size="auto"`` the most there are.
+step_size : float or "auto", default="auto"
+    The learning rate of a client's local steps. "auto" chooses the steps by the blocks and the silos' curvature, steers
+    them by the training loss, and ends training when it has converged.
+tol : float or None, default=None
+    With ``step_size="auto"``, training has converged when the training loss changes by less than this part in 10
+    rounds; 0.0001 by default. With 0 it takes all rounds.
+local_steps : int or "auto", default="auto"
+    Gradient steps that a client takes between two communications: 10, or 1 for linear blocks with
+    ``step_size="auto"``.
+batch_size : int or "auto", default="auto"
+    Samples in a minibatch of all clients, at most as many as there are training samples: 128; with
+    ``step_size="auto"`` 256, and for linear blocks all of them.
+minibatches : {"fresh", "reused", "full"}, default="fresh"
+    A new minibatch for each local step, one for all steps of a round, or every sample in every step.
+gradient : {"unbiased", "mean"}, default="unbiased"
+    How a client averages over its rows of a minibatch: by the expected number of them, or by the actual one.
+optimizer : {"sgd", "momentum", "adam"}, default="sgd"
+    How a client's block follows its gradients. What the optimiser remembers lasts one round.
+schedule : {"constant", "linear", "cosine"}, default="constant"
+    How the step size falls until the last round.
+clip : float or None, default=None
+    The largest norm of a client's gradient in a step; a longer one is scaled down to it.
+hub_optimizer : {"auto", "average", "momentum", "adam"}, default="auto"
+    How a hub's block follows the average of its clients' blocks. "auto" is the average; with ``step_size="auto"`` steps
+    scaled by the silo's curvature for linear blocks, and else Adam.
+hub_step_size : float, default=1.0
+    The learning rate of ``hub_optimizer``, unless it is ``"average"``.
+momentum : float, default=0.9
+    Of the optimisers that are called ``"momentum"``.
+overlap : int, default=0
+    How many rounds old the blocks are that the other silos' scores come from, so that silos compute while messages
+    travel.
+participation : float, default=1.0
+    The fraction of each silo's clients that answer in a round.
+silo_dropout : float, default=0.0
+    The probability with which a sample is trained on without a silo, so that the model can predict without one.
+phi_bits : {32, 8, 4}, default=32
+    In how many bits partial scores are sent.
+block_bits : {32, 8}, default=32
+    In how many bits clients send what their steps changed.
+rows : {"shuffled", "contiguous", "dirichlet"}, default="shuffled"
+    How a silo's rows are dealt to its clients: at random, in order, or with skewed labels.
+alpha : float, default=1.0
+    The concentration of ``rows="dirichlet"``: the smaller, the more the clients' labels differ.
+standardize : bool, default=True
+    Whether amounts, and the labels of a regression, are scaled to mean 0 and variance 1.
+rare : int, default=1
+    Levels of a category with fewer training rows than this become one level, "other".
+holdout : float, default=0.0
+    The fraction of samples that are held out, for ``patience`` and the metrics in ``history_``.
+evaluate_every : int, default=5
+    Rounds between two evaluations of the model.
+patience : int or None, default=None
+    Early stopping: end after so many evaluations in a row without a lower loss, of the held-out samples if there are
+    some.
+keep : {"last", "best"}, default="last"
+    Which model stays: that of the last round, or of the evaluation with the lowest loss.
+class_weight : dict, "balanced" or None, default=None
+    How much the samples of each class count, by class. A regressor takes None only.
+dtype : {"float32", "float64"}, default="float32"
+    The precision of training.
+engine : str, default="auto"
+    The engine of the simulation; ``"auto"`` takes the fastest that runs the problem.
+random_state : int, RandomState instance or None, default=0
+    The seed of the row splits, the first values and the minibatches.
+out : str, Path or None, default=None
+    A run folder to write, with report and model.
+verbose : int, default=1
+    0 shows no progress; 1 shows a bar in a terminal or a notebook until training ends."""
+
+ATTRIBUTES = """feature_importances_ : ndarray of shape (n_features_in_,)
+    Of linear blocks, also with levels and bins: the standard deviation of what a column adds to the scores of the
+    training rows, as a share of the sum over all columns.
+feature_names_in_ : ndarray of shape (n_features_in_,)
+    The names of the columns; with frames by silo ``"silo.column"``.
+n_features_in_ : int
+    How many columns there were.
+n_iter_ : int
+    The rounds that were run.
+converged_ : bool or None
+    Whether the training loss no longer changes; None where the number of rounds was fixed by a ``step_size``, or
+    early stopping by ``patience`` ended it.
+n_matched_ : int
+    With frames by silo, how many samples are in all of them.
+n_lost_ : dict of str to int
+    With frames by silo, how many rows of each are not used, since another frame lacks their ids.
+model_ : Model
+    The trained model, which can be saved.
+history_ : list of Record
+    The losses, metrics and costs at each evaluation."""
+
+FIT = """Parameters
+----------
+X : array, frame or dict of frames
+    The rows, as an array or a frame of pandas, Polars or Arrow; missing values are allowed. Or one frame per silo,
+    by its name: ``{"bank": df, "bureau": df}``.
+y : array of shape (n_samples,), optional
+    What is to be predicted, of one table.
+sample_weight : array of shape (n_samples,) or str, optional
+    How much each sample counts. With frames by silo, the name of a column next to the label.
+id : str or dict of str to str, optional
+    With frames by silo, the column that says which sample a row is about, or this column of each frame:
+    ``{"bank": "customer", "bureau": "person_id"}``. Samples that a frame lacks are left out with a
+    :class:`tdcd.DataWarning`. Without ids, rows at the same place are about the same sample.
+label : str, optional
+    With frames by silo, the column that is to be predicted, in one of them or in several.
+
+Returns
+-------
+self : object
+    The fitted estimator."""
+
+
+def _documented(estimator: Estimator) -> Estimator:
+    """Fill in what both estimators' docstrings have in common; without docstrings, as with python -OO, nothing."""
+    for documented in (estimator, vars(estimator)["fit"]):
+        if documented.__doc__:
+            text = inspect.cleandoc(documented.__doc__)
+            common = {"parameters": PARAMETERS, "attributes": ATTRIBUTES, "fit": FIT}
+            for name, shared in common.items():
+                text = text.replace(f"{{{name}}}", shared)
+            documented.__doc__ = text
+    return estimator
+
+
 class _TwoTier(BaseEstimator):  # type: ignore[misc]
     """What both estimators share."""
 
     def __init__(
         self,
-        silos: int | Mapping[str, Sequence[str] | Sequence[int]] = 2,
+        silos: int | Mapping[str, Sequence[str] | Sequence[int]] | None = None,
         clients: int | Sequence[int] = 1,
         *,
+        labels: str | None = None,
         block: str | Sequence[str] = "linear",
         hidden: Sequence[int] = (32,),
         bins: int | None = None,
         loss: str | None = None,
         huber_delta: float = DELTA,
-        l2: float = 0.0,
-        rounds: int = 100,
-        local_steps: int = 5,
-        batch_size: int = 128,
-        step_size: float = 0.1,
+        l2: float | str = "auto",
+        rounds: int = 300,
+        step_size: float | str = "auto",
+        tol: float | None = None,
+        local_steps: int | str = "auto",
+        batch_size: int | str = "auto",
         minibatches: str = "fresh",
         gradient: str = "unbiased",
         optimizer: str = "sgd",
         schedule: str = "constant",
         clip: float | None = None,
-        hub_optimizer: str = "average",
+        hub_optimizer: str = "auto",
         hub_step_size: float = 1.0,
         momentum: float = 0.9,
         overlap: int = 0,
@@ -100,7 +266,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         standardize: bool = True,
         rare: int = 1,
         holdout: float = 0.0,
-        evaluate_every: int = 10,
+        evaluate_every: int = 5,
         patience: int | None = None,
         keep: str = "last",
         class_weight: str | Mapping[Any, float] | None = None,
@@ -108,12 +274,14 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         engine: str = "auto",
         random_state: Any = 0,
         out: str | Path | None = None,
+        verbose: int = 1,
     ) -> None:
         """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
-        self.silos, self.clients = silos, clients
+        self.silos, self.clients, self.labels = silos, clients, labels
         self.block, self.hidden, self.bins = block, hidden, bins
         self.loss, self.huber_delta, self.l2 = loss, huber_delta, l2
-        self.rounds, self.local_steps, self.batch_size, self.step_size = rounds, local_steps, batch_size, step_size
+        self.rounds, self.step_size, self.tol = rounds, step_size, tol
+        self.local_steps, self.batch_size = local_steps, batch_size
         self.minibatches, self.gradient = minibatches, gradient
         self.optimizer, self.schedule, self.clip, self.momentum = optimizer, schedule, clip, momentum
         self.hub_optimizer, self.hub_step_size = hub_optimizer, hub_step_size
@@ -122,13 +290,20 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         self.rows, self.alpha, self.class_weight = rows, alpha, class_weight
         self.standardize, self.rare = standardize, rare
         self.holdout, self.evaluate_every, self.patience, self.keep = holdout, evaluate_every, patience, keep
-        self.dtype, self.engine, self.random_state, self.out = dtype, engine, random_state, out
+        self.dtype, self.engine, self.random_state = dtype, engine, random_state
+        self.out, self.verbose = out, verbose
 
     model_: Model
     history_: list[Record]
     n_features_in_: int
+    n_iter_: int
+    converged_: bool | None
+    _label: str | None
+    """The column to predict, where there was one frame per silo."""
+    _features: list[tuple[str, str]]
+    """The silo, none if it is not used, and the name of each column of ``feature_names_in_``."""
 
-    def _fit(
+    def _fit_table(
         self,
         X: Any,  # noqa: N803
         labels: NDArray[np.float64],
@@ -136,41 +311,138 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         loss: str,
         classes: tuple[str, ...],
     ) -> Self:
-        """Train on checked rows; ``labels`` are amounts, or numbers of ``classes``."""
+        """Train on the checked rows of one table; ``labels`` are amounts, or numbers of ``classes``."""
         table = _table(X, getattr(self, "feature_names_in_", None))
-        self._names = table.column_names
-        self._columns = _columns_by_silo(self.silos, self._names)
-        num_samples = len(labels) - _held_out(self.holdout, len(labels))
-        weighted = weights is not None
-        keys = _keys(self.get_params(deep=False), [*self._columns], num_samples, loss, weighted=weighted)
+        self._names, self._label = table.column_names, None
+        self._columns = _columns_by_silo(2 if self.silos is None else self.silos, self._names)
         tables = self._by_silo(table)
-        first = next(iter(tables))
-        tables[first] = tables[first].append_column(LABEL, pa.array(labels))
-        if weighted:
-            tables[first] = tables[first].append_column(WEIGHT, pa.array(_check_sample_weight(weights, labels)))
-        if self.class_weight is not None:
-            keys["train"]["class_weights"] = self._class_weights()
-        result = _train(keys, tables, classes, None if self.out is None else Path(self.out))
+        holder = self.labels if self.labels in tables else next(iter(tables))
+        tables[holder] = tables[holder].append_column(LABEL, pa.array(labels))
+        weight = None if weights is None else WEIGHT
+        if weights is not None:
+            tables[holder] = tables[holder].append_column(WEIGHT, pa.array(_check_sample_weight(weights, labels)))
+        numbers = {name: str(number) for number, name in enumerate(getattr(self, "classes_", ()))}
+        sections = silo_sections(tables, None, LABEL, weight, self._clients_of([*tables]), self.labels)
+        result = self._train(sections, tables, loss, self._class_weights(numbers), classes)
+        for name in ("n_matched_", "n_lost_"):
+            self.__dict__.pop(name, None)
+        holders = {column: silo for silo, columns in self._columns.items() for column in columns}
+        self._features = [(holders.get(name, ""), name) for name in self._names]
+        return self._keep(result)
+
+    def _fit_frames(self, frames: Mapping[str, Any], y: Any, weight: Any, id_column: Any, label: str | None) -> Self:
+        """Train on one frame per silo."""
+        if y is not None:
+            raise ValueError("y: the labels of frames are a column of one of them: give label=COLUMN instead")
+        if label is None:
+            raise ValueError("label: name the column that is to be predicted, label=COLUMN")
+        if weight is not None and not isinstance(weight, str):
+            raise ValueError("sample_weight: the weights of frames are a column next to the label: give its name")
+        if self.silos is not None:
+            raise ValueError(f"silos = {self.silos!r}: there is one silo per frame; leave it out")
+        tables = {str(silo): arrow_of(frame, f"frame '{silo}'") for silo, frame in frames.items()}
+        sections = silo_sections(tables, id_column, label, weight, self._clients_of([*tables]), self.labels)
+        values = next(table.column(label) for table in tables.values() if label in table.column_names)
+        found = {canonical_label(value): value for value in values.drop_null().unique().to_pylist()}
+        different = dict(sorted(found.items()))
+        loss = self._chosen_loss(len(different))
+        weights = self._class_weights({value: name for name, value in different.items()})
+        result = self._train(sections, tables, loss, weights, (), align=id_column is not None)
+        federation = result.federation
+        held_out = 0 if federation.test_labels is None else len(federation.test_labels)
+        self.n_matched_ = federation.num_samples + held_out
+        self.n_lost_ = {silo: len(table) - self.n_matched_ for silo, table in tables.items()}
+        self._label, self._columns = label, {silo.name: [*preparation_of(silo).parts] for silo in federation.silos}
+        self._features = [(silo, column) for silo, columns in self._columns.items() for column in columns]
+        self.feature_names_in_ = np.array([f"{silo}.{column}" for silo, column in self._features], object)
+        self.n_features_in_ = len(self._features)
+        self._keep_classes(different, federation.classes)
+        return self._keep(result)
+
+    def _train(
+        self,
+        sections: list[dict[str, Any]],
+        tables: Mapping[str, pa.Table],
+        loss: str,
+        class_weights: str | dict[str, float] | None,
+        classes: tuple[str, ...],
+        *,
+        align: bool = False,
+    ) -> Result:
+        """Train on one table per silo.
+
+        Args:
+            sections: the silos of a configuration.
+            class_weights: by the names that the tables have for the classes.
+            classes: the names of the classes that the tables number; none where they have the names themselves.
+            align: whether only ids count that every table has.
+        """
+        keys = _keys(self.get_params(deep=False), loss)
+        keys["silos"], keys["data"]["align"] = sections, align
+        if class_weights is not None:
+            keys["train"]["class_weights"] = class_weights
+        config = frames_config(keys)
+        assembled = assemble_frames(config, tables, bias=config.has_bias)
+        if losses := losses_in_words(assembled.federation):
+            caution(losses)
+        elif align:
+            same = counted(len(assembled.ids) + len(assembled.test_ids), "id")
+            say(f"Every frame has the same {same}.", self.verbose)
+        if config.train.batch_size != AUTO:
+            keys["train"]["batch_size"] = min(config.train.batch_size, assembled.federation.num_samples)
+        planned = plan(frames_config(keys), assembled)
+        described = planned.description
+        described["data"]["source"] = PYTHON
+        federation = replace(planned.federation, classes=classes or planned.federation.classes)
+        out = None if self.out is None else Path(self.out)
+        with progress_shown(self.verbose) as show:
+            return train_plan(planned._replace(federation=federation, handed_over=described), out, observe=show)
+
+    def _keep(self, result: Result) -> Self:
+        """Take what was trained."""
         if result.history[-1].diverged:
             raise ValueError(f"training diverged with step_size = {self.step_size}: lower it")
-        self.model_, self.history_ = result.model, result.history
-        if result.status == "diverged":
-            warn_of_divergence(result, stacklevel=4)
+        self.model_, self.history_, self.n_iter_ = result.model, result.history, result.n_iter
+        self.converged_ = result.converged
+        self._spread = _spread(result)
+        warn(result, stacklevel=4)
         if result.status == "interrupted":
-            # A search over parameters, or a loop, is to end as well.
-            raise KeyboardInterrupt
+            words = f"Interrupted after round {result.round} of {self.rounds}: the model of that round is kept."
+            warnings.warn(words, ConvergenceWarning, stacklevel=4)
         return self
 
-    def _class_weights(self) -> str | dict[str, float]:
-        """By the number of the class, as labels are here; only a classifier has them."""
+    def _chosen_loss(self, num_labels: int) -> str:
+        """The loss for labels of so many different values."""
+        raise NotImplementedError
+
+    def _class_weights(self, names: Mapping[Any, str]) -> str | dict[str, float] | None:
+        """By the name that a table has for each class; only a classifier has them."""
+        if self.class_weight is None:
+            return None
         raise ValueError(f"class_weight = {self.class_weight!r}: amounts have no classes; leave it out")
+
+    def _keep_classes(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Take in the classes of frames, in the model's order; amounts have none."""
+
+    def _clients_of(self, silos: Sequence[str]) -> list[int]:
+        counts = [self.clients] * len(silos) if isinstance(self.clients, int | np.integer) else [*self.clients]
+        if len(counts) != len(silos):
+            raise ValueError(f"clients = {counts}: {there_are(len(silos), 'silo')}; give a number, or one each")
+        return [int(count) for count in counts]
 
     def _by_silo(self, table: pa.Table) -> dict[str, pa.Table]:
         return {silo: table.select([*names]) for silo, names in self._columns.items()}
 
-    def _new(self, X: Any) -> dict[str, pa.Table]:  # noqa: N803
+    def _new(self, X: Any) -> Mapping[str, Any]:  # noqa: N803
         """New rows by silo."""
         check_is_fitted(self)
+        if self._label is not None:
+            if not _are_frames(X):
+                silos = ", ".join(self._columns)
+                raise ValueError(f"X is one {type(X).__name__}, and fit had frames by silo: give those of {silos}")
+            return X
+        if _are_frames(X):
+            raise ValueError("X has frames by silo, and fit had one table: give one table, or ask model_")
         checked = _checked(self, X, reset=False)
         table = _table(checked, getattr(self, "feature_names_in_", None))
         if not hasattr(self, "feature_names_in_"):
@@ -178,46 +450,154 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             table = table.rename_columns(self._names)
         return self._by_silo(table)
 
+    def _labels_in(self, frames: Mapping[str, Any]) -> list[Any]:
+        """The labels that frames have, as tables have them, in the order of :meth:`predict`."""
+        check_is_fitted(self)
+        if self._label is None:
+            raise ValueError("y is missing: fit had one table and its labels")
+        tables = {silo: arrow_of(frames[silo], f"frame '{silo}'") for silo in self._columns if silo in frames}
+        holders = [silo for silo, table in tables.items() if self._label in table.column_names]
+        if not holders:
+            raise ValueError(f"no frame has the column '{self._label}': give it, or y")
+        ids = {silo: self.model_.part(silo).columns.id for silo in tables}
+        by_id = all(ids[silo] in table.column_names for silo, table in tables.items())
+        first, holder = next(iter(tables)), holders[0]
+        known = self._labels_by_id(holder, tables[holder], ids[holder] if by_id else PLACE, self._label)
+        order = self._labels_by_id(first, tables[first], ids[first] if by_id else PLACE, None)
+        lacking = [one for one in order if one not in known]
+        if lacking:
+            raise ValueError(f"frame '{holder}' has no row with the id {lacking[0]!r}, and frame '{first}' has")
+        return [known[one] for one in order]
+
+    def _labels_by_id(self, silo: str, table: pa.Table, id_column: str, label: str | None) -> dict[str, Any]:
+        columns = Columns(id_column, label, (), dialect=self.model_.part(silo).columns.dialect)
+        rows = read_rows(Frame(table, f"frame '{silo}'"), columns)
+        labels = [None] * len(rows) if rows.labels is None else np.asarray(rows.labels).tolist()
+        return dict(zip(rows.ids, labels, strict=True))
+
+    def _linear(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """``[columns, C]`` and ``[C]``: the coefficients of a linear model; AttributeError where it has none."""
+        check_is_fitted(self)
+        try:
+            *rows, intercept = self.model_.coefficients().rows
+        except ValueError as error:
+            raise AttributeError(f"there are no coefficients: {error}") from None
+        found = {(row.silo, row.column): row.values for row in rows}
+        several = [column for silo, column in self._features if silo and (silo, column) not in found]
+        if several:
+            raise AttributeError(
+                f"column '{several[0]}' has a coefficient for each of its levels or bins: see model_.coefficients()"
+            )
+        unused = np.zeros_like(intercept.values)
+        return np.stack([found.get(feature, unused) for feature in self._features]), intercept.values
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """``[columns]``: each column's share in the spread of the scores over the training rows."""
+        check_is_fitted(self)
+        if isinstance(self._spread, str):
+            advice = "sklearn.inspection.permutation_importance works with every model"
+            raise AttributeError(f"there are no importances: {self._spread}; {advice}")
+        spread = np.array([self._spread.get(feature, 0.0) for feature in self._features])
+        shares: NDArray[np.float64] = spread / (spread.sum() or 1.0)
+        return shares
+
     def __sklearn_tags__(self) -> Any:
-        """Blanks, and texts in frames, are welcome."""
+        """Missing values, and texts in frames, are allowed."""
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
 
 
+@_documented
 class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
-    """A classifier that is trained over data split both ways, see :mod:`tdcd.estimators`.
+    """A classifier that is trained over data split both ways: silos hold columns, their clients rows.
 
+    {parameters}
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The classes, in the order of :meth:`predict_proba`.
+    coef_ : ndarray of shape (1, n_features_in_) or (n_classes, n_features_in_)
+        Of linear blocks, what a unit of each column adds to :meth:`decision_function`, of rows without missing values.
+        There is none where a column has levels or bins: see ``model_.coefficients()``.
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+        The decision function where every column is zero. As ``coef_``.
+    {attributes}
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_breast_cancer
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> TwoTierClassifier(silos=3, clients=[4, 2, 3], rounds=20).fit(X, y).score(X, y) > 0.95
+    >>> TwoTierClassifier(silos=3, clients=[4, 2, 3], verbose=0).fit(X, y).score(X, y) > 0.95
     True
     """
 
     classes_: NDArray[Any]
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Train on rows ``X`` (an array, or a frame of pandas, Polars or Arrow) and their classes ``y``."""
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        id: str | Mapping[str, str] | None = None,
+        label: str | None = None,
+    ) -> Self:
+        """Train on one table and its classes, or on one frame per silo.
+
+        {fit}
+        """
+        if _are_frames(X):
+            return self._fit_frames(X, y, sample_weight, id, label)
+        _refuse_columns(id, label)
         X, y = _checked(self, X, y)  # noqa: N806
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"every label is of one class, {self.classes_[0]!r}: there is nothing to learn")
-        loss = self.loss or ("logistic" if len(self.classes_) == 2 else "softmax")
-        _check_target(loss, ("binary", "classes"), "a classifier")
+        loss = self._chosen_loss(len(self.classes_))
         names = tuple(str(name) for name in self.classes_.tolist())
-        return self._fit(X, codes.astype(np.float64), sample_weight, loss, names)
+        return self._fit_table(X, codes.astype(np.float64), sample_weight, loss, names)
 
-    def _class_weights(self) -> str | dict[str, float]:
-        if isinstance(self.class_weight, str):
+    def _chosen_loss(self, num_labels: int) -> str:
+        if num_labels < 2:
+            raise ValueError("every label is of one class: there is nothing to learn")
+        loss = self.loss or ("logistic" if num_labels == 2 else "softmax")
+        _check_target(loss, ("binary", "classes"), "a classifier")
+        return loss
+
+    def _class_weights(self, names: Mapping[Any, str]) -> str | dict[str, float] | None:
+        if self.class_weight is None or isinstance(self.class_weight, str):
             return self.class_weight
-        numbers = {name: str(number) for number, name in enumerate(self.classes_.tolist())}
-        unknown = [name for name in self.class_weight or {} if name not in numbers]
+        unknown = [name for name in self.class_weight if name not in names]
         if unknown:
-            raise ValueError(
-                f"class_weight: there is no class {unknown[0]!r}; there are {', '.join(map(str, numbers))}"
-            )
-        return {numbers[name]: float(weight) for name, weight in (self.class_weight or {}).items()}
+            raise ValueError(f"class_weight: there is no class {unknown[0]!r}; there are {', '.join(map(str, names))}")
+        return {names[name]: float(weight) for name, weight in self.class_weight.items()}
+
+    def _keep_classes(self, values: Mapping[str, Any], names: Sequence[str]) -> None:
+        self.classes_ = np.array([values.get(name, name) for name in names])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
+        """The accuracy on rows ``X`` with the classes ``y``, which frames may have in their label column."""
+        if _are_frames(X) and y is None:
+            labels = [canonical_label(label) for label in self._labels_in(X)]
+            numbers = {name: number for number, name in enumerate(self.model_.label_encoding.classes)}
+            unknown = [label for label in labels if label not in numbers]
+            if unknown:
+                raise ValueError(f"column '{self._label}' has the class {unknown[0]!r}, which training did not have")
+            y = self.classes_[[numbers[label] for label in labels]]
+        accuracy: float = super().score(X, y, sample_weight)
+        return accuracy
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """What a unit of each column adds to the decision function."""
+        return _decision(self._linear()[0], len(self.classes_)).T
+
+    @property
+    def intercept_(self) -> NDArray[np.float64]:
+        """The decision function where every column is zero."""
+        return _decision(self._linear()[1], len(self.classes_))
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The most likely class of each row."""
@@ -233,27 +613,74 @@ class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
     def decision_function(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The scores: of the second of two classes, or ``[rows, classes]``."""
         tables = self._new(X)
-        scores = self.model_.scores(tables).astype(np.float64)
-        if scores.shape[1] == 1:
-            return scores[:, 0]
-        return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
+        scores = _decision(self.model_.scores(tables).astype(np.float64), len(self.classes_))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
+@_documented
 class TwoTierRegressor(RegressorMixin, _TwoTier):  # type: ignore[misc]
-    """A regressor that is trained over data split both ways, see :mod:`tdcd.estimators`.
+    """A regressor that is trained over data split both ways: silos hold columns, their clients rows.
 
+    {parameters}
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features_in_,)
+        Of linear blocks, what a unit of each column adds to the predicted amount (to its logarithm with
+        ``loss="poisson"``), of rows without missing values. There is none where a column has levels or bins: see
+        ``model_.coefficients()``.
+    intercept_ : float
+        The same sum where every column is zero. As ``coef_``.
+    {attributes}
+
+    Examples
+    --------
     >>> from sklearn.datasets import load_diabetes
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> TwoTierRegressor(silos=2, clients=3).fit(X, y).score(X, y) > 0.5
+    >>> TwoTierRegressor(silos=2, clients=3, verbose=0).fit(X, y).score(X, y) > 0.5
     True
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Train on rows ``X`` (an array, or a frame of pandas, Polars or Arrow) and their amounts ``y``."""
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        id: str | Mapping[str, str] | None = None,
+        label: str | None = None,
+    ) -> Self:
+        """Train on one table and its amounts, or on one frame per silo.
+
+        {fit}
+        """
+        if _are_frames(X):
+            return self._fit_frames(X, y, sample_weight, id, label)
+        _refuse_columns(id, label)
         X, y = _checked(self, X, y, y_numeric=True)  # noqa: N806
+        return self._fit_table(X, np.asarray(y, np.float64), sample_weight, self._chosen_loss(len(y)), ())
+
+    def _chosen_loss(self, num_labels: int) -> str:
         loss = self.loss or "squared"
         _check_target(loss, ("amount",), "a regressor")
-        return self._fit(X, np.asarray(y, np.float64), sample_weight, loss, ())
+        return loss
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: N803
+        """R2 on rows ``X`` with the amounts ``y``, which frames may have in their label column."""
+        if _are_frames(X) and y is None:
+            y = self._labels_in(X)
+        explained: float = super().score(X, y, sample_weight)
+        return explained
+
+    @property
+    def coef_(self) -> NDArray[np.float64]:
+        """What a unit of each column adds to the amount."""
+        return self._linear()[0][:, 0]
+
+    @property
+    def intercept_(self) -> float:
+        """The amount where every column is zero."""
+        return float(self._linear()[1][0])
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The expected amount of each row."""
@@ -261,20 +688,34 @@ class TwoTierRegressor(RegressorMixin, _TwoTier):  # type: ignore[misc]
         return self.model_.predict(tables)
 
 
-def _train(
-    keys: Mapping[str, Any], tables: Mapping[str, pa.Table], classes: tuple[str, ...], out: Path | None
-) -> Result:
-    """Train on one table per silo, with the settings of a configuration.
+def _decision(scores: NDArray[np.float64], num_classes: int) -> NDArray[np.float64]:
+    """``[..., C]``: the scores, where two classes with a score each have the difference of both."""
+    return np.diff(scores, axis=-1) if num_classes == 2 and scores.shape[-1] == 2 else scores
 
-    Args:
-        classes: the names of the classes that the labels number; empty where they are amounts.
+
+def _spread(result: Result) -> dict[tuple[str, str], float] | str:
+    """Of linear blocks, the standard deviation of what each column of each silo adds to the scores over the training
+    rows; of others, why there is none. Of several classes, what all scores have in common does not count.
     """
-    config = frames_config(keys)
-    planned = plan(config, assemble_frames(config, tables, bias=config.has_bias))
-    described = planned.description
-    described["data"]["source"] = PYTHON
-    federation = replace(planned.federation, classes=classes)
-    return train_plan(planned._replace(federation=federation, handed_over=described), out)
+    found = {}
+    for silo, block in zip(result.federation.silos, result.simulation.blocks, strict=True):
+        if not isinstance(block, Linear):
+            return f"silo '{silo.name}' has a block of kind '{type(block).__name__.lower()}'"
+        weights, start = np.asarray(result.blocks[silo.name]["weight"], np.float64), 0
+        if weights.shape[1] > 1:
+            weights = weights - weights.mean(axis=1, keepdims=True)
+        for column, encoding in preparation_of(silo).parts.items():
+            own = slice(start, start + len(encoding.names(column)))
+            parts = np.asarray(silo.features[:, own], np.float64) @ weights[own]
+            found[silo.name, column] = float(np.sqrt(parts.var(axis=0).sum()))
+            start = own.stop
+    return found
+
+
+def _refuse_columns(id_column: Any, label: Any) -> None:
+    for name, value in (("id", id_column), ("label", label)):
+        if value is not None:
+            raise ValueError(f"{name} = {value!r}: it is for frames by silo, and X is one table: leave it out")
 
 
 def _check_target(loss: str, targets: Sequence[str], kind: str) -> None:
@@ -282,6 +723,11 @@ def _check_target(loss: str, targets: Sequence[str], kind: str) -> None:
     fitting = [name for name, one in LOSSES.items() if one.target in targets]
     if loss in LOSSES and loss not in fitting:
         raise ValueError(f"loss = {loss!r}: {kind} takes {' or '.join(map(repr, fitting))}")
+
+
+def _are_frames(X: Any) -> TypeGuard[Mapping[str, Any]]:  # noqa: N803
+    """Whether there is one frame per silo. A sparse matrix of one kind is a mapping, too, and has a shape."""
+    return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
 def _is_frame(X: Any) -> bool:  # noqa: N803
@@ -363,43 +809,15 @@ def _columns_by_silo(
     return chosen
 
 
-def _keys(
-    parameters: Mapping[str, Any], silos: Sequence[str], num_samples: int, loss: str, *, weighted: bool
-) -> dict[str, Any]:
-    """The sections of a configuration that say the same as an estimator's parameters.
-
-    Args:
-        silos: their names.
-        num_samples: of training.
-        weighted: whether the first silo's table has weights.
-    """
-    clients = parameters["clients"]
-    counts = [clients] * len(silos) if isinstance(clients, int | np.integer) else [*clients]
-    if len(counts) != len(silos):
-        raise ValueError(f"clients = {counts}: {there_are(len(silos), 'silo')}; give a number, or one each")
-    first = {"label": LABEL, **({"weight": WEIGHT} if weighted else {})}
+def _keys(parameters: Mapping[str, Any], loss: str) -> dict[str, Any]:
+    """The sections of a configuration that say the same as an estimator's parameters, but for the silos."""
     keys: dict[str, Any] = {
         section: {name: _plain(parameters[name]) for name in names} for section, names in SECTIONS.items()
     }
     keys["model"]["loss"] = loss
-    size = _plain(parameters["batch_size"])
-    # What is no number is left to the checks of the configuration.
-    keys["train"]["batch_size"] = min(size, num_samples) if isinstance(size, int) else size
+    keys["train"]["batch_size"] = _plain(parameters["batch_size"])
     keys["evaluate"]["every"] = _plain(parameters["evaluate_every"])
-    return {
-        **keys,
-        "seed": _seed(parameters["random_state"]),
-        "dtype": parameters["dtype"],
-        "silos": [
-            {"name": silo, "clients": int(count), "id": PLACE, **({} if place else first)}
-            for place, (silo, count) in enumerate(zip(silos, counts, strict=True))
-        ],
-    }
-
-
-def _held_out(holdout: Any, num_samples: int) -> int:
-    """How many samples are; what is no number is left to the checks of the configuration."""
-    return round(holdout * num_samples) if isinstance(holdout, int | float | np.number) else 0
+    return {**keys, "seed": _seed(parameters["random_state"]), "dtype": parameters["dtype"]}
 
 
 def _seed(random_state: Any) -> int:

@@ -120,7 +120,7 @@ class HostRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As if all rows were here."""
+        """The shape with all rows, here or not."""
         return (len(self.places), *self.rows.shape[1:])
 
     @property

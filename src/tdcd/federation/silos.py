@@ -12,6 +12,7 @@ from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss, Task
+from tdcd.core.notebook import summary_html
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Dtype, Settings
 from tdcd.core.words import counted, there_are
@@ -282,7 +283,7 @@ class Federation:
         *,
         label: str,
         weight: str | None = None,
-        id: str | None = None,
+        id: str | Mapping[str, str] | None = None,
         clients: int | Sequence[int | Sequence[str]] = 1,
         holdout: float = 0.2,
         bias: bool = True,
@@ -298,7 +299,8 @@ class Federation:
             frames: by silo.
             label: the column to predict, in at least one of them.
             weight: the column that says how much samples count, next to the label; all alike by default.
-            id: the column that says which sample a row is about; by default rows with the same place are the same.
+            id: the column that says which sample a row is about, or this column of each silo; by default rows with the
+                same place are the same.
             clients: how many per silo, or for each silo a number or the clients' names.
             holdout: the fraction of samples that are not trained on.
             bias: give the first silo a column of ones.
@@ -314,16 +316,37 @@ class Federation:
         )
 
     def __repr__(self) -> str:
-        """One line: the first silos in words."""
+        """One line: the first silo in words."""
+        first = self.silos[0]
+        unit = "columns" if len(first.feature_shape) == 1 else "pixels"
+        shown = f"{first.name}: {_shape(first)} {unit}, {counted(first.num_clients, 'client')}"
+        return f"Federation of '{self.name}': {self._size} ({shown}{'; ...' if self.num_silos > 1 else ''})"
 
-        def words(silo: Silo) -> str:
-            shape = "x".join(str(size) for size in silo.feature_shape)
-            unit = "columns" if len(silo.feature_shape) == 1 else "pixels"
-            return f"{silo.name}: {shape} {unit}, {counted(silo.num_clients, 'client')}"
+    def _repr_html_(self) -> str:
+        """What a notebook shows: one row per silo."""
+        rows = [
+            (silo.name, _shape(silo), f"{silo.num_clients:,}", _span(silo.rows_held), self._has_labels(silo))
+            for silo in self.silos
+        ]
+        held_out = "" if self.test_labels is None else f", {counted(len(self.test_labels), 'sample')} held out"
+        sentence = f"of '{self.name}': {self._size}{held_out}"
+        return summary_html("Federation", sentence, ("silo", "features", "clients", "rows per client", "labels"), rows)
 
-        shown = "; ".join(words(silo) for silo in self.silos[:1]) + ("; ..." if self.num_silos > 1 else "")
-        size = f"{counted(self.num_samples, 'sample')}, {counted(self.num_silos, 'silo')}"
-        return f"Federation of '{self.name}': {size} ({shown})"
+    @property
+    def _size(self) -> str:
+        return f"{counted(self.num_samples, 'sample')}, {counted(self.num_silos, 'silo')}"
+
+    def _has_labels(self, silo: Silo) -> str:
+        return "yes" if self.terms.label_silo in (None, silo.name) else "no"
+
+
+def _shape(silo: Silo) -> str:
+    return "x".join(str(size) for size in silo.feature_shape)
+
+
+def _span(counts: NDArray[np.int64]) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:

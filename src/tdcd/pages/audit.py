@@ -6,9 +6,8 @@ from itertools import groupby
 from pathlib import Path
 
 from tdcd.audit.audit import Audit
-from tdcd.audit.lines import BY_KEY, PARTLY, RECOVERED, Finding
+from tdcd.audit.lines import BY_KEY, NOT_TRIED, PARTLY, RECOVERED, AuditFinding, reading
 from tdcd.audit.modes import Mode, group_of, is_configured, no_slopes
-from tdcd.audit.readings import NOT_TRIED, reading
 from tdcd.audit.tables import numbers, of_line, share
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
@@ -115,7 +114,7 @@ def _verdict(audit: Audit) -> str:
     return start + "; ".join(parts) + "."
 
 
-def _targets(found: list[Finding]) -> str:
+def _targets(found: list[AuditFinding]) -> str:
     return ", ".join(f"{BY_KEY[one.line].target} ({BY_KEY[one.line].party})" for one in found)
 
 

@@ -1,4 +1,4 @@
-"""The page that shows a run beside the bound of Theorem 1: ``bound.html`` in the run's folder."""
+"""The page that compares a run with the bound of Theorem 1: ``bound.html`` in the run's folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import Curve, line_figure
-from tdcd.pages.kit.words import figure, rounded_down
+from tdcd.pages.kit.formats import figure, rounded_down
 from tdcd.planning.measured_bound import REMEDIES, MeasuredBound
 from tdcd.planning.tables import bound_constants, terms
 from tdcd.theory import bound_figure
@@ -20,8 +20,8 @@ READING = [
     ),
     (
         "Bound",
-        "What Theorem 1 says that average is at most, in expectation over the minibatches. Only its first term fades "
-        "with T.",
+        "What the theorem says that average is at most, in expectation over the minibatches: Theorem 1, or that for "
+        "reused minibatches, which is about the starts of rounds. Only its first term fades with T.",
     ),
     ("T", "Iterations: rounds times Q local steps."),
 ]
@@ -50,7 +50,7 @@ def write_page(result: MeasuredBound) -> Path:
             badge="synthetic data" if "synthetic" in federation.name.lower() else "",
         ),
         html.notice(result.verdict, "note" if result.holds else "alarm"),
-        html.cards(_cards(result)),
+        html.key_figures(_cards(result)),
         html.section("Over the iterations", html.figures(_figures(result))),
         html.section("The bound's terms", html.table(*terms(result), numbers=True)),
         html.section("Constants", html.table(*bound_constants(result), numbers=False)),
@@ -62,11 +62,12 @@ def write_page(result: MeasuredBound) -> Path:
     return path
 
 
-def _cards(result: MeasuredBound) -> Iterator[html.Card]:
-    yield html.Card("measured average", figure(result.average), f"at T = {result.iterations:,}")
+def _cards(result: MeasuredBound) -> Iterator[html.KeyFigure]:
+    yield html.KeyFigure("measured average", figure(result.average), f"at T = {result.iterations:,}")
     if result.bound is not None:
-        yield html.Card("bound", figure(result.bound.total), f"at T = {result.iterations:,}")
-    yield html.Card("largest step size", rounded_down(result.max_step_size("proof")), "that the proof admits")
+        yield html.KeyFigure("bound", figure(result.bound.total), f"at T = {result.iterations:,}")
+    if not result.missing:
+        yield html.KeyFigure("largest step size", rounded_down(result.max_step_size("proof")), "that the proof admits")
 
 
 def _figures(result: MeasuredBound) -> Iterator[tuple[html.Html, str]]:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.compare.baselines import BASELINES
 from tdcd.compare.comparison import Comparison, Contender
-from tdcd.compare.tables import costs, figures, gain, joining, means, summary
-from tdcd.config.baselines import BASELINES
+from tdcd.compare.scikit_learn import MODELS, JoinedModel
+from tdcd.compare.tables import costs, figures, gain, joined, joining, means, summary, titled
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import Curve, line_figure
-from tdcd.pages.kit.words import byte_unit, milliseconds
+from tdcd.pages.kit.formats import byte_unit, milliseconds
 from tdcd.records.history import Record
 
 VARIANTS = {
@@ -30,7 +31,7 @@ VARIANTS = {
 }
 """What a key makes of TDCD, in words."""
 LOSS, HELD_OUT = "training loss", "held-out loss"
-Measure = Callable[[Contender, Record], float]
+AxisMeasure = Callable[[Contender, Record], float]
 """What a curve's horizontal axis counts."""
 
 
@@ -74,6 +75,7 @@ def write_page(comparison: Comparison, out: Path) -> Path:
             ),
             html.figures(_figures(comparison)),
         ),
+        *_joined(comparison),
         *_joining(comparison),
         html.section("Predicted time", *_timing(comparison)),
         html.section("What was compared", html.definitions(_words(comparison))),
@@ -86,7 +88,7 @@ def write_page(comparison: Comparison, out: Path) -> Path:
 def _summary(comparison: Comparison) -> Iterator[html.Html]:
     yield html.paragraph(
         f"All took as many local steps, with the same seed{_step_sizes(comparison)}. The last column says what "
-        "an entry needs in another place than TDCD does."
+        "an entry needs in another place than TDCD does." + _without_steps(comparison)
     )
     if comparison.num_seeds > 1:
         yield html.paragraph(
@@ -95,6 +97,12 @@ def _summary(comparison: Comparison) -> Iterator[html.Html]:
             "algorithms."
         )
     yield html.table(*summary(comparison), numbers=True)
+
+
+def _without_steps(comparison: Comparison) -> str:
+    """A sentence on models that take no local steps, where there are any."""
+    labels = " and ".join(model.label for model in comparison.joined)
+    return f" Models of scikit-learn, {labels}, take no such steps: they are fitted once." if labels else ""
 
 
 def _step_sizes(comparison: Comparison) -> str:
@@ -115,7 +123,7 @@ def _bands(comparison: Comparison) -> str:
 
 def _figures(comparison: Comparison) -> Iterator[tuple[html.Html, str]]:
     unit, size = byte_unit(comparison.tdcd.run.history[-1].bytes.total)
-    measures: list[tuple[str, str, Measure]] = [
+    measures: list[tuple[str, str, AxisMeasure]] = [
         ("local steps", "local steps", lambda _, record: record.iteration),
         ("rounds", "communication rounds", lambda _, record: record.round),
         ("bytes sent", f"{unit} sent over all links", lambda _, record: record.bytes.total / size),
@@ -127,7 +135,7 @@ def _figures(comparison: Comparison) -> Iterator[tuple[html.Html, str]]:
         yield line_figure([_curve(one, measure, end) for one in shown], axis, LOSS), f"Loss over {title}"
 
 
-def _curve(contender: Contender, measure: Measure, end: float) -> Curve:
+def _curve(contender: Contender, measure: AxisMeasure, end: float) -> Curve:
     """The training loss up to the first evaluation past ``end``, where TDCD ended: beyond, it would be a dot."""
     longest = max((run.history for run in contender.runs), key=len)
     x = np.array([measure(contender, record) for record in longest])
@@ -166,6 +174,27 @@ def _joining(comparison: Comparison) -> Iterator[html.Html]:
         ),
         html.table(*joining(comparison), numbers=True),
         html.figures(drawn),
+    )
+
+
+def _joined(comparison: Comparison) -> Iterator[html.Html]:
+    """What scikit-learn makes of the joined table."""
+    if not comparison.joined:
+        return
+    yield html.section(
+        "scikit-learn on the joined table",
+        html.notice(
+            "These models need the raw data and the labels of all silos in one place. A trial, with all tables on one "
+            "machine, has that; between real parties it is what TDCD avoids.",
+            "alarm",
+        ),
+        html.paragraph(
+            "They train on the same samples and the same prepared features as TDCD, and are judged on the same held-out"
+            " samples by the same metrics. Their training loss is the mean loss of the training samples, without a "
+            "penalty. Seconds are those of choosing the setting and fitting, and of TDCD those of its simulation; the "
+            "time above adds what it takes to move the data over the links."
+        ),
+        html.table(*joined(comparison), numbers=True),
     )
 
 
@@ -211,7 +240,9 @@ def _words(comparison: Comparison) -> list[tuple[str, str]]:
     tdcd = "Q local steps between two communications; columns and rows stay where they are."
     variants = [(label.replace(",", ", "), _variant(label)) for label in labels if label.startswith("tdcd,")]
     ran = {label.partition("/")[0] for label in labels}
-    return [("tdcd", tdcd), *variants, *((name, baseline.words) for name, baseline in BASELINES.items() if name in ran)]
+    baselines = [(name, baseline.words) for name, baseline in BASELINES.items() if name in ran]
+    models = [(model.label, MODELS[model.label].words) for model in comparison.joined]
+    return [("tdcd", tdcd), *variants, *baselines, *models]
 
 
 def _variant(label: str) -> str:
@@ -230,6 +261,7 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
         "network": {name: vars(link) for name, link in vars(comparison.network).items()},
         "slower": dict(comparison.slower),
         "runs": {contender.label: _entry(contender, comparison.levels) for contender in comparison.contenders},
+        "scikit_learn": {model.label: _model(model) for model in comparison.joined},
         "joining": {
             contender.silo: {
                 name: {"alone": alone, "together": together[name], "gain": gain(name, alone, together[name])}
@@ -264,5 +296,18 @@ def _entry(contender: Contender, levels: Sequence[float]) -> dict[str, Any]:
                 "train_loss": [None if record.diverged else record.train_loss for record in run.history],
             }
             for run, reached in zip(contender.runs, contender.reached(levels), strict=True)
+        ],
+    }
+
+
+def _model(model: JoinedModel) -> dict[str, Any]:
+    """The numbers of a scikit-learn model: what all its seeds share, and one entry per seed."""
+    return {
+        "model": model.estimator,
+        "raw_bytes": model.moved_bytes,
+        "moving_seconds": model.moving,
+        "seeds": [
+            {"setting": fit.setting, "seconds": fit.seconds, "final": titled(fit.train_loss, fit.test)}
+            for fit in model.fits
         ],
     }

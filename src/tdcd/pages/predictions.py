@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.words import counted
+from tdcd.federation.weights import Numbers
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, HEIGHT, MOST_DOTS, WIDTH, Axes, chart, cut, legend, robust_range, steps
+from tdcd.pages.kit.formats import figure
 from tdcd.pages.kit.html import Html, escape
-from tdcd.pages.kit.words import figure
 from tdcd.records.files import open_plain
 from tdcd.records.metrics import auc
-from tdcd.records.run import Run
-from tdcd.records.run_folder import RunFolder
+from tdcd.records.run_folder import RecordedRun, RunFolder
 
 CHANCE = "probability_"
 """How the columns of probabilities begin; the class's name follows."""
@@ -91,8 +91,6 @@ def _classes(columns: Mapping[str, Sequence[str]]) -> Classes:
     return Classes(names, true, predicted, chances)
 
 
-Numbers = NDArray[np.float64]
-
 BINS = 10
 """Of calibration and of deciles."""
 
@@ -113,7 +111,7 @@ class Bins(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """Of predicted amounts, in their unit."""
+    """The errors of predicted amounts, in their unit."""
 
     mean: float
     """True minus predicted, on average."""
@@ -123,6 +121,83 @@ class Errors(NamedTuple):
     """Nine of ten errors are at most this large."""
 
 
+class ScoreRanking(NamedTuple):
+    """Samples of two classes from the highest score to the lowest: what every threshold gives."""
+
+    thresholds: Numbers
+    """``[t]``: infinity, and the different scores, falling. A sample is predicted to be positive from one on."""
+    hits: NDArray[np.int64]
+    """``[t]``: positive samples that reach each threshold."""
+    misses: NDArray[np.int64]
+    """``[t]``: negative samples that reach it."""
+
+    @classmethod
+    def of(cls, scores: Numbers, positive: NDArray[np.bool_]) -> "ScoreRanking":
+        """The ranking of these samples."""
+        order = np.argsort(-scores, kind="stable")
+        hits = np.cumsum(positive[order])
+        # Samples with the same score cross a threshold together.
+        ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
+        thresholds = np.append(np.inf, scores[order][ends])
+        return cls(thresholds, np.append(0, hits[ends]), np.append(0, ends + 1 - hits[ends]))
+
+    @property
+    def gaps(self) -> Numbers:
+        """``[t]``: true positive rate minus false positive rate, which is Youden's J."""
+        gaps: Numbers = self.hits / max(self.hits[-1], 1) - self.misses / max(self.misses[-1], 1)
+        return gaps
+
+    @property
+    def ks(self) -> float:
+        """The Kolmogorov-Smirnov statistic: the largest distance between the two classes' distributions of scores."""
+        return float(np.abs(self.gaps).max())
+
+    @property
+    def f1(self) -> Numbers:
+        """``[t]``: the harmonic mean of precision and recall."""
+        f1: Numbers = 2 * self.hits / (self.hits + self.misses + self.hits[-1])
+        return f1
+
+    def costs(self, missed: float) -> Numbers:
+        """``[t]``: the cost of all errors, in false alarms, where a missed positive costs ``missed`` of them."""
+        costs: Numbers = missed * (self.hits[-1] - self.hits) + self.misses
+        return costs
+
+    def confusion(self, place: int) -> NDArray[np.int64]:
+        """``[true, predicted]``: the confusion matrix at the threshold at this place."""
+        hits, misses = self.hits[place], self.misses[place]
+        return np.array([[self.misses[-1] - misses, misses], [self.hits[-1] - hits, hits]], np.int64)
+
+
+class Deciles(NamedTuple):
+    """Samples of two classes in ten groups of about equal size, from the highest probability to the lowest."""
+
+    predicted: Numbers
+    """The mean probability of each group."""
+    counts: NDArray[np.int64]
+    hits: NDArray[np.int64]
+    """Positive samples of each group."""
+
+    @classmethod
+    def of(cls, scores: Numbers, positive: NDArray[np.bool_]) -> "Deciles":
+        """The groups of these samples; equal scores stay together, so there may be fewer."""
+        bins = grouped(scores, positive.astype(np.float64))
+        hits = np.rint(bins.true * bins.counts).astype(np.int64)
+        return cls(bins.predicted[::-1], bins.counts[::-1], hits[::-1])
+
+    @property
+    def lift(self) -> Numbers:
+        """The share of positives in each group over their share in all; its mean over the samples is 1."""
+        lift: Numbers = (self.hits / self.counts) / (self.hits.sum() / self.counts.sum())
+        return lift
+
+    @property
+    def gain(self) -> Numbers:
+        """The share of all positives that are in this group or one before it."""
+        gain: Numbers = np.cumsum(self.hits) / self.hits.sum()
+        return gain
+
+
 def confusion(true: NDArray[np.int64], predicted: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
     """``[true, predicted]``: how many samples of each class were predicted to be of each."""
     return np.bincount(true * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
@@ -130,11 +205,8 @@ def confusion(true: NDArray[np.int64], predicted: NDArray[np.int64], num_classes
 
 def roc(scores: Numbers, positive: NDArray[np.bool_]) -> tuple[Numbers, Numbers]:
     """False and true positive rate for every threshold, from (0, 0) to (1, 1), without points inside straight lines."""
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(positive[order])
-    # Samples with the same score cross a threshold together.
-    ends = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
-    hits, misses = hits[ends], ends + 1 - hits[ends]
+    ranking = ScoreRanking.of(scores, positive)
+    hits, misses = ranking.hits[1:], ranking.misses[1:]
     if len(hits) > 2:
         bends = (np.diff(hits, 2) != 0) | (np.diff(misses, 2) != 0)
         kept = np.flatnonzero(np.concatenate([[True], bends, [True]]))
@@ -163,7 +235,7 @@ def brier(chances: Numbers, true: NDArray[np.int64]) -> float:
 
 
 def errors(true: Numbers, predicted: Numbers) -> Errors:
-    """Of predicted amounts."""
+    """The errors of predicted amounts: mean, mean size, and the size that nine in ten stay below."""
     off = true - predicted
     sizes = np.abs(off)
     return Errors(float(off.mean()), float(sizes.mean()), float(np.quantile(sizes, 0.9)))
@@ -250,7 +322,7 @@ FEW_CLASSES = 6
 MOST_PAIRS = 15
 MOST_CURVES = 8
 MOST_LETTERS = 16
-"""Of a class's name beside the matrix."""
+"""The longest name of a class next to the matrix, in characters."""
 _SQUARE = Axes((0, 1), (0, 1), width=206)
 
 
@@ -273,6 +345,126 @@ def class_figures(samples: Classes) -> Iterator[Html]:
         small.append((_apart(samples), "Probabilities by true class"))
     yield html.figures(small)
     yield html.paragraph(_in_words(samples, curves))
+    if curves and len(samples.names) == 2:
+        yield from _two_classes(samples)
+
+
+MISSED = (5, 10)
+"""What missing a positive sample may cost, in false alarms."""
+
+
+def _two_classes(samples: Classes) -> Iterator[Html]:
+    """How well the second class is ranked: KS and Gini, gain and lift by decile, and thresholds to choose from."""
+    scores, positive, name = samples.chances[:, 1], samples.true == 1, samples.names[1]
+    ranking, deciles, area = ScoreRanking.of(scores, positive), Deciles.of(scores, positive), auc(scores, positive)
+    assert area is not None
+    youden = int(np.argmax(ranking.gaps))
+    threshold = f"{ranking.thresholds[youden]:.3g}"
+    first = int(np.rint(deciles.counts[0] / deciles.counts.sum() * 100))
+    yield html.key_figures(
+        [
+            html.KeyFigure("KS", figure(ranking.ks), "largest true minus false positive rate"),
+            html.KeyFigure("Gini", figure(2 * area - 1), "2 AUC − 1"),
+            html.KeyFigure("Lift", figure(float(deciles.lift[0])), f"in the {first}% with the highest probabilities"),
+            html.KeyFigure("Threshold", threshold, "with the largest true minus false positive rate"),
+        ]
+    )
+    counts = ranking.confusion(youden)
+    yield html.figures(
+        [
+            (_gain(ranking, deciles, name), "Gain"),
+            (_lift(deciles, name), "Lift"),
+            (_ks(ranking, name), "Kolmogorov–Smirnov"),
+            (_matrix(samples, counts, WIDTH, HEIGHT, f"At {threshold}: c"), f"Confusion matrix at {threshold}"),
+        ]
+    )
+    yield html.paragraph(
+        f"Samples from the highest probability of “{name}” to the lowest. Gain: how many of all “{name}” are among the "
+        "first. Lift: how many times more often than in all samples they are in a group; 1 is no better than chance."
+    )
+    yield html.table(*_decile_rows(deciles, name), numbers=True)
+    yield html.paragraph(
+        f"A sample is predicted as “{name}” from the threshold on. Each line has the threshold that is best by one"
+        " rule on these held-out samples; on new samples its figures will be a little worse. If probabilities are "
+        "calibrated, and missing one costs as much as c false alarms, the best threshold is 1 / (1 + c)."
+    )
+    yield html.table(*_threshold_rows(ranking, name), numbers=True)
+
+
+def _decile_rows(deciles: Deciles, name: str) -> tuple[list[str], list[list[str]]]:
+    head = ["group", "mean probability", "samples", f"“{name}”", f"share of “{name}”", "lift", "gain"]
+    rows = [
+        [
+            f"{number + 1}",
+            figure(predicted),
+            f"{count:,}",
+            f"{hits:,}",
+            f"{hits / count:.1%}",
+            f"{lift:.2f}",
+            f"{gain:.1%}",
+        ]
+        for number, (predicted, count, hits, lift, gain) in enumerate(
+            zip(*map(np.ndarray.tolist, (*deciles, deciles.lift, deciles.gain)), strict=True)
+        )
+    ]
+    return head, rows
+
+
+def _threshold_rows(ranking: ScoreRanking, name: str) -> tuple[list[str], list[list[str]]]:
+    """One row per rule: the threshold, the confusion matrix there, precision and recall."""
+    rules = [
+        ("largest true − false positive rate (Youden's J)", int(np.argmax(ranking.gaps))),
+        ("largest F1", int(np.argmax(ranking.f1))),
+        *((f"a missed “{name}” costs {cost} false alarms", int(np.argmin(ranking.costs(cost)))) for cost in MISSED),
+    ]
+    head = ["best by", "threshold", "found", "missed", "false alarms", "rightly not", "precision", "recall"]
+    rows = []
+    for rule, place in rules:
+        (spared, alarms), (missed, found) = ranking.confusion(place).tolist()
+        precision = f"{found / (found + alarms):.1%}" if found + alarms else "–"
+        counts = [f"{count:,}" for count in (found, missed, alarms, spared)]
+        threshold = f"{ranking.thresholds[place]:.6g}" if place else "above all"
+        rows.append([rule, threshold, *counts, precision, f"{found / (found + missed):.1%}"])
+    return head, rows
+
+
+def _gain(ranking: ScoreRanking, deciles: Deciles, name: str) -> Html:
+    axes = Axes((0, 1), (0, 1), top=10)
+    reached = (ranking.hits + ranking.misses) / (ranking.hits[-1] + ranking.misses[-1])
+    parts = [axes.frame("share of samples, highest probability first", f"share of all {cut(name, 20)}")]
+    parts.append(axes.line((0, 1), (0, 1), "chance"))
+    caught = ranking.hits / ranking.hits[-1]
+    parts.append(axes.line(reached.tolist(), caught.tolist(), colour=COLOURS[0]))
+    parts.append(axes.dots((np.cumsum(deciles.counts) / deciles.counts.sum()).tolist(), deciles.gain.tolist(), "marks"))
+    words = ", ".join(f"{gain:.0%}" for gain in deciles.gain)
+    return chart(parts, f"Gain: share of all {name} in the first groups: {words}")
+
+
+def _lift(deciles: Deciles, name: str) -> Html:
+    numbers, top = range(1, len(deciles.counts) + 1), float(deciles.lift.max())
+    axes = Axes((0.5, len(deciles.counts) + 0.5), (0, 1.05 * top), whole_x=True)
+    edges = [number - 0.5 for number in (*numbers, len(deciles.counts) + 1)]
+    parts = [axes.frame("group, highest probability first", "lift")]
+    parts.append(axes.line(*steps(edges, deciles.lift.tolist()), kind="histogram"))
+    parts.append(axes.line(axes.x, (1, 1), "chance"))
+    words = ", ".join(f"{lift:.2f}" for lift in deciles.lift)
+    return chart(parts, f"Lift of {name} by group: {words}")
+
+
+def _ks(ranking: ScoreRanking, name: str) -> Html:
+    """The share of each class that reaches a threshold, and where the two are furthest apart."""
+    place = int(np.argmax(np.abs(ranking.gaps)))
+    rates = ranking.hits / ranking.hits[-1], ranking.misses / ranking.misses[-1]
+    axes = Axes((0, 1), (0, 1), top=26, height=HEIGHT - 68)
+    parts = [axes.frame(f"threshold on the probability of {cut(name, 20)}", "share that reaches it")]
+    # The share changes where a sample is, and stays until the next.
+    below = [1.0, *np.repeat(ranking.thresholds[1:], 2).tolist(), 0.0]
+    for index, (rate, of) in enumerate(zip(rates, (name, "the others"), strict=True)):
+        parts.append(axes.line(below, np.repeat(rate, 2).tolist(), colour=COLOURS[index]))
+        parts.append(legend(axes.left + 160 * index, 12, COLOURS[index], cut(of, 20)))
+    at = float(ranking.thresholds[place])
+    parts.append(axes.line((at, at), (rates[0][place], rates[1][place]), "chance"))
+    return chart(parts, f"Kolmogorov-Smirnov statistic {figure(ranking.ks)} at the threshold {at:.3g}")
 
 
 def _in_words(samples: Classes, curves: list[tuple[int, float]]) -> str:
@@ -289,7 +481,7 @@ def _in_words(samples: Classes, curves: list[tuple[int, float]]) -> str:
     return " ".join(words)
 
 
-def _matrix(samples: Classes, counts: NDArray[np.int64], width: int, height: int) -> Html:
+def _matrix(samples: Classes, counts: NDArray[np.int64], width: int, height: int, what: str = "C") -> Html:
     """One row per true class: every cell has its count, its share of the row, and a shade."""
     names = samples.names
     letter = 7.2 if width > WIDTH else 6.0
@@ -310,7 +502,9 @@ def _matrix(samples: Classes, counts: NDArray[np.int64], width: int, height: int
         _cell(samples, counts, (true, predicted), (left + predicted * across, top + true * down, across, down))
         for true, predicted in np.ndindex(counts.shape)
     ]
-    words = f"Confusion matrix of {len(names)} classes: {counts.trace():,} of {counts.sum():,} samples on the diagonal"
+    words = (
+        f"{what}onfusion matrix of {len(names)} classes: {counts.trace():,} of {counts.sum():,} samples on the diagonal"
+    )
     return chart(parts, words, width, height, "matrix" if width > WIDTH else "")
 
 
@@ -434,8 +628,8 @@ def _apart(samples: Classes) -> Html:
     return chart(parts, f"Mean predicted probability of {samples.names[1]} by true class: {words}")
 
 
-def predictions(run: Run) -> Iterator[Html]:
-    """Figures of what the model says of the samples that nobody trained on; nothing if the folder does not say."""
+def predictions(run: RecordedRun) -> Iterator[Html]:
+    """Figures of the predictions for held-out samples; nothing if the folder has none."""
     samples = read_held_out(RunFolder(run.path).held_out_file)
     if samples is None:
         return
@@ -447,7 +641,7 @@ def predictions(run: Run) -> Iterator[Html]:
     yield html.section("Held-out predictions", html.paragraph(f"What the model says of {of}."), *figures)
 
 
-def _label(run: Run) -> str:
+def _label(run: RecordedRun) -> str:
     """What is predicted: the name of its column, where there is one."""
     names = (silo.get("label") for silo in run.config.get("silos", []))
     return next((str(name) for name in names if name), "label")

@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 
 from tdcd.config.schema import Config, SiloSection
 from tdcd.config.user_code import resume_command
+from tdcd.core.certificate import rounded_up
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import fitting
 from tdcd.core.words import counted
 from tdcd.federation.silos import LabelFigures, SiloIds
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import NAMES, ROW, WIDTH, Curve, chart, cut, line_figure, row_name, signed_bars
-from tdcd.pages.kit.federation import Party, Silo, federation_svg
+from tdcd.pages.kit.federation import DrawnParty, DrawnSilo, federation_svg
+from tdcd.pages.kit.formats import SPLITS, TextTable, byte_unit, bytes_in_words, duration, figure, metric_title, spans
 from tdcd.pages.kit.html import Html, escape
-from tdcd.pages.kit.words import SPLITS, TextTable, byte_unit, bytes_in_words, duration, figure, metric_title, spans
 from tdcd.pages.predictions import predictions
 from tdcd.pages.timeline import time_section
 from tdcd.records.history import Record
 from tdcd.records.model_file import read_block
-from tdcd.records.run import FederationFacts, Run, SiloFacts
-from tdcd.records.run_folder import RunFolder
+from tdcd.records.run_folder import FederationFacts, RecordedRun, RunFolder, SiloFacts
 
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
 
@@ -58,10 +58,10 @@ def write_report(run_folder: Path) -> Path:
     Returns:
         The page's path.
     """
-    return RunFolder(run_folder).write_report(_page(Run.read(run_folder)))
+    return RunFolder(run_folder).write_report(_page(RecordedRun.read(run_folder)))
 
 
-def _page(run: Run) -> Html:
+def _page(run: RecordedRun) -> Html:
     federation = run.federation
     return html.page(
         f"{run.name} · tdcd run",
@@ -78,7 +78,7 @@ def _page(run: Run) -> Html:
             badge="synthetic data" if "synthetic" in federation.name.lower() else "",
         ),
         *_notices(run),
-        html.cards(_cards(run)),
+        html.key_figures(_cards(run)),
         *_training(run),
         html.section("Final figures", *_final_figures(run)),
         *predictions(run),
@@ -101,7 +101,7 @@ def _page(run: Run) -> Html:
     )
 
 
-def _notices(run: Run) -> Iterator[Html]:
+def _notices(run: RecordedRun) -> Iterator[Html]:
     if run.diverged:
         yield html.notice(
             f"This run diverged: {run.verdict}. The figures below are those of round {run.final.round:,}. "
@@ -116,30 +116,38 @@ def _notices(run: Run) -> Iterator[Html]:
         )
 
 
-def _cards(run: Run) -> Iterator[html.Card]:
+def _cards(run: RecordedRun) -> Iterator[html.KeyFigure]:
     first, last = run.history[0], run.history[-1]
     start = f"{figure(first.train_loss)} before training"
-    yield html.Card("train loss", "diverged" if run.history[-1].diverged else figure(run.final.train_loss), start)
+    yield html.KeyFigure("train loss", "diverged" if run.history[-1].diverged else figure(run.final.train_loss), start)
+    if run.final.gap is not None:
+        yield html.KeyFigure(
+            "above the best possible", f"at most {rounded_up(run.final.gap)}", "the training loss, proven"
+        )
+    elif run.final.gradient_norm is not None:
+        yield html.KeyFigure("gradient norm", figure(run.final.gradient_norm), "over all training samples")
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)
-        yield html.Card(f"{SPLITS[split]} {metric_title(name)}", figure(value), f"{figure(before)} before training")
-    yield html.Card("rounds", f"{last.round:,}", counted(last.iteration, "local step"))
+        yield html.KeyFigure(
+            f"{SPLITS[split]} {metric_title(name)}", figure(value), f"{figure(before)} before training"
+        )
+    yield html.KeyFigure("rounds", f"{last.round:,}", counted(last.iteration, "local step"))
     each = f"{bytes_in_words(last.bytes.total // last.round)} per round" if last.round else ""
-    yield html.Card("sent in rounds", bytes_in_words(last.bytes.total), each)
+    yield html.KeyFigure("sent in rounds", bytes_in_words(last.bytes.total), each)
     if last.evaluation_bytes is not None:
         each = f"{bytes_in_words(last.evaluation_bytes.total // len(run.history))} per evaluation"
-        yield html.Card("sent for evaluation", bytes_in_words(last.evaluation_bytes.total), each)
+        yield html.KeyFigure("sent for evaluation", bytes_in_words(last.evaluation_bytes.total), each)
     pace = f"{duration(last.seconds / last.round)} per round" if last.round else ""
-    yield html.Card("time", duration(last.seconds), pace)
+    yield html.KeyFigure("time", duration(last.seconds), pace)
 
 
-def _training(run: Run) -> Iterator[Html]:
+def _training(run: RecordedRun) -> Iterator[Html]:
     if len(run.history) > 1:
         yield html.section("Training", html.figures(_curves(run)))
 
 
-def _curves(run: Run) -> Iterator[tuple[Html, str]]:
+def _curves(run: RecordedRun) -> Iterator[tuple[Html, str]]:
     """The figures and their captions."""
     rounds = [record.round for record in run.history]
     sent = [record.bytes.total for record in run.history]
@@ -168,7 +176,7 @@ def _lines(x: Sequence[float], by_split: Mapping[str, Sequence[float]]) -> list[
     return [Curve(SPLITS[split], x, y) for split, y in by_split.items()]
 
 
-def _final_figures(run: Run) -> Iterator[Html]:
+def _final_figures(run: RecordedRun) -> Iterator[Html]:
     record = run.final
     rows = [["loss", figure(record.train_loss), figure(record.test_loss)]]
     for name in run.metric_names:
@@ -179,7 +187,7 @@ def _final_figures(run: Run) -> Iterator[Html]:
     yield html.table(["figure", *SPLITS.values()], rows, numbers=True)
 
 
-def _joining(run: Run) -> Iterator[Html]:
+def _joining(run: RecordedRun) -> Iterator[Html]:
     """What each silo reached alone, if the folder says so."""
     folder = RunFolder(run.path)
     alone = folder.alone()
@@ -195,7 +203,7 @@ def _joining(run: Run) -> Iterator[Html]:
         "What joining gains",
         html.paragraph(
             "The same kind of model on one silo's columns, trained by its own clients for as many local steps, "
-            "beside the federation's."
+            "next to the federation's."
         ),
         html.table(
             ["", *(f"{SPLITS[split]} {metric_title(name)}" for name in run.metric_names)],
@@ -225,7 +233,7 @@ def _absences(history: Sequence[Record]) -> Iterator[Html]:
         html.paragraph(
             "These clients did not answer within the grace period. The rounds below continued without them: without "
             "their samples, or, if they left in the middle, without their steps. Evaluations without them are over the "
-            "samples that were there in all silos. Bytes are counted as if nobody had been absent."
+            "samples that were there in all silos. Bytes are counted as if no client had been absent."
         ),
         html.table(["client", "rounds without it", "which", "evaluations without it"], rows),
     )
@@ -253,18 +261,18 @@ def federation_drawing(federation: FederationFacts) -> Html:
     return federation_svg([*map(_drawn_silo, shown)], words, num_hidden=len(federation.silos) - len(shown))
 
 
-def _drawn_silo(silo: SiloFacts) -> Silo:
+def _drawn_silo(silo: SiloFacts) -> DrawnSilo:
     count = len(silo.clients)
     clients = [
-        Party(f"{rows:,}", f"client {index}: {counted(rows, 'row')}", rows=rows)
+        DrawnParty(f"{rows:,}", f"client {index}: {counted(rows, 'row')}", rows=rows)
         for index, rows in enumerate(silo.clients[: count if count <= MOST_DRAWN_CLIENTS else FIRST_CLIENTS])
     ]
     words = (
         f"{silo.name}: {silo.features_in_words}, {counted(count, 'client')}, {counted(silo.parameters, 'parameter')}"
     )
-    hub = Party("hub", f"hub of {silo.name}")
+    hub = DrawnParty("hub", f"hub of {silo.name}")
     hidden = count - len(clients)
-    return Silo(silo.name, silo.features_in_words, words, silo.num_features, hub, clients, hidden)
+    return DrawnSilo(silo.name, silo.features_in_words, words, silo.num_features, hub, clients, hidden)
 
 
 def _federation_words(federation: FederationFacts) -> Iterator[Html]:
@@ -296,7 +304,7 @@ def _alignment(federation: FederationFacts) -> Iterator[Html]:
         yield html.table(head, rows)
 
 
-def _again(run: Run) -> Iterator[Html]:
+def _again(run: RecordedRun) -> Iterator[Html]:
     folder = shlex.quote(run.path.resolve().name)
     if run.config.get("data", {}).get("source") == PYTHON:
         yield html.paragraph(
@@ -337,7 +345,7 @@ class Weights(NamedTuple):
     """In all."""
 
 
-def weights(run: Run) -> Iterator[Html]:
+def weights(run: RecordedRun) -> Iterator[Html]:
     """One figure per silo whose block is linear and in the folder."""
     found = [own for silo, kind in _blocks(run) if kind == "linear" and (own := _largest(run, silo)) is not None]
     if not found:
@@ -354,13 +362,13 @@ def weights(run: Run) -> Iterator[Html]:
     yield html.section("Weights per silo", html.paragraph(_in_words(run, shown[0]) + more), html.figures(drawn))
 
 
-def _blocks(run: Run) -> Iterator[tuple[SiloFacts, str]]:
+def _blocks(run: RecordedRun) -> Iterator[tuple[SiloFacts, str]]:
     block, silos = run.config.get("model", {}).get("block", ""), run.federation.silos
     kinds = [block] * len(silos) if isinstance(block, str) else block
     return zip(silos, kinds, strict=False)
 
 
-def _largest(run: Run, silo: SiloFacts) -> Weights | None:
+def _largest(run: RecordedRun, silo: SiloFacts) -> Weights | None:
     """None if the silo's part of the model is not here, or if it has no columns to name."""
     path = RunFolder(run.path).model.file(silo.name)
     if len(silo.feature_shape) > 1 or not path.is_file():
@@ -379,7 +387,7 @@ def _caption(own: Weights) -> str:
     return own.silo if shown == own.num_columns else f"{own.silo}: {shown} of {counted(own.num_columns, 'column')}"
 
 
-def _in_words(run: Run, first: Weights) -> str:
+def _in_words(run: RecordedRun, first: Weights) -> str:
     unit = "standard deviation" if run.config.get("data", {}).get("standardize") else "unit"
     what = SCORES.get(_loss(run), "the score")
     many = " of each class" if first.values.shape[1] > 1 else ""
@@ -389,19 +397,19 @@ def _in_words(run: Run, first: Weights) -> str:
     )
 
 
-def _loss(run: Run) -> str:
+def _loss(run: RecordedRun) -> str:
     """What the settings say, or what fits the labels."""
     named, task = run.config.get("model", {}).get("loss"), _labels(run).get("task")
     return str(named or (fitting(task)[0] if task else ""))
 
 
-def _outputs(run: Run, count: int) -> list[str]:
+def _outputs(run: RecordedRun, count: int) -> list[str]:
     """The classes' names, or their numbers."""
     names = _labels(run).get("classes", [])
     return [str(name) for name in names] if len(names) == count else [str(number) for number in range(count)]
 
 
-def _labels(run: Run) -> dict[str, Any]:
+def _labels(run: RecordedRun) -> dict[str, Any]:
     """What the labels are, as far as the folder knows."""
     folder = RunFolder(run.path)
     return dict(folder.labels()) if folder.labels_file.is_file() else {}
@@ -447,7 +455,7 @@ MOST_ROWS = 16
 """A longer table is folded."""
 
 
-def subsets(run: Run) -> Iterator[Html]:
+def subsets(run: RecordedRun) -> Iterator[Html]:
     """What ``subsets.json`` says; nothing if it is not there."""
     folder = RunFolder(run.path)
     found = folder.subsets()
@@ -460,7 +468,7 @@ def subsets(run: Run) -> Iterator[Html]:
     yield html.section("What each silo contributes", *parts)
 
 
-def _parts(run: Run, found: Mapping[str, Any]) -> Iterator[Html]:
+def _parts(run: RecordedRun, found: Mapping[str, Any]) -> Iterator[Html]:
     names, split = [str(name) for name in found["silos"]], SPLITS[found.get("samples", "test")]
     losses: dict[frozenset[str], float | None] = {frozenset(one["silos"]): one["loss"] for one in found["subsets"]}
     together = losses.get(frozenset(names))
@@ -482,7 +490,7 @@ def _parts(run: Run, found: Mapping[str, Any]) -> Iterator[Html]:
     yield table if len(found["subsets"]) <= MOST_ROWS else html.folded("The figures of all subsets of silos", table)
 
 
-def _table(run: Run, names: Sequence[str], found: Sequence[Mapping[str, Any]], split: str) -> Html:
+def _table(run: RecordedRun, names: Sequence[str], found: Sequence[Mapping[str, Any]], split: str) -> Html:
     """All silos first, then with fewer and fewer of them."""
     rows = []
     for one in sorted(found, key=lambda one: -len(one["silos"])):
@@ -493,7 +501,7 @@ def _table(run: Run, names: Sequence[str], found: Sequence[Mapping[str, Any]], s
     return html.table(["silos that are there", *heads], rows, numbers=True)
 
 
-def settings(run: Run) -> Html:
+def settings(run: RecordedRun) -> Html:
     """All settings of a run."""
     chosen: dict[str, list[tuple[str, str]]] = {}
     default: dict[str, list[tuple[str, str]]] = {}
@@ -514,7 +522,7 @@ def _groups(groups: Mapping[str, list[tuple[str, str]]]) -> Html:
     return html.grouped_table(["setting", "value"], groups.items())
 
 
-def _every(run: Run) -> Iterator[tuple[str, str, Any, Any]]:
+def _every(run: RecordedRun) -> Iterator[tuple[str, str, Any, Any]]:
     """Section, dotted key, value and default of every setting in the folder."""
     usual = _defaults(run)
     for key, value in run.config.items():
@@ -535,7 +543,7 @@ def _of_silo(silo: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Any]]:
             yield title, f"silos.{key}", value, fields[key].get_default() if key in fields else None
 
 
-def _defaults(run: Run) -> dict[str, Any]:
+def _defaults(run: RecordedRun) -> dict[str, Any]:
     """Every key's default; for those that the data decides, what it decides here."""
     usual = Config().model_dump(mode="json")
     first = run.config.get("model", {}).get("block", usual["model"]["block"])
@@ -554,7 +562,7 @@ def protections(config: Mapping[str, Any]) -> Iterator[Html]:
     labels, epsilon = federation.get("labels"), federation.get("label_epsilon")
     sentences = []
     if labels:
-        sentences.append(f"Only {labels} has labels; the other silos get slopes of the loss, which tell of labels too.")
+        sentences.append(f"Only {labels} has labels; the other silos get slopes of the loss, which reveal labels too.")
         weighted = config.get("train", {}).get("class_weights") is not None
         if weighted or any(silo.get("weight") is not None for silo in config.get("silos", ())):
             sentences.append("They also get what samples weigh.")

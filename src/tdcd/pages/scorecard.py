@@ -8,9 +8,9 @@ from pathlib import Path
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.html import Html, escape
-from tdcd.prediction.scorecard import Line, Scorecard
+from tdcd.prediction.scorecard import Scorecard, ScorecardLine
 from tdcd.records.files import SHARED, write_durably
-from tdcd.tables.encodings import BLANK, Cell, short
+from tdcd.tables.encodings import BLANK, Cell
 
 # Lengths are in the drawing's own units; the page scales it.
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LETTER = 460, 190, 44, 10, 34, 6.2
@@ -22,7 +22,17 @@ READING = [
     ("Base", "What an average row of the training data gets. Every row starts from it."),
     ("Bar", "What a row gains or loses by being in this bin or having this level. Bins have about equally many rows."),
     ("Spread", "The standard deviation of a column's bars over the training rows: how much the column decides."),
-    ("Share", "Of the training rows. For bins it is an estimate, since nobody has counted the rows' own values."),
+    ("Share", "Of the training rows. For bins it is an estimate, since the rows' own values were not counted."),
+]
+
+
+EVIDENCE = ["rows with labels", "favoured", "WoE", "IV"]
+OF_LABELS = [
+    (
+        "WoE",
+        "Weight of evidence: the logarithm of the favoured class's share of rows here over the other class's share.",
+    ),
+    ("IV", "Information value: the difference of these shares times the WoE; a column's is the sum over its lines."),
 ]
 
 
@@ -41,18 +51,51 @@ def page(card: Scorecard, title: str) -> Html:
     ]
     if card.absent:
         parts.append(html.notice(f"Only a part of the model: that of {', '.join(card.absent)} is elsewhere.", "alarm"))
-    parts.append(html.cards([html.Card("Base", f"{base.value:,.4g}", f"{card.unit} of an average row")]))
+    parts.append(html.key_figures([html.KeyFigure("Base", f"{base.value:,.4g}", f"{card.unit} of an average row")]))
     for silo, own in silos:
         columns = [list(group) for _, group in groupby(own, lambda line: line.column)]
         ranked = sorted(columns, key=spread, reverse=True)
         parts.append(html.section(silo, html.figures((drawing(each), _caption(each, card.unit)) for each in ranked)))
-    head = ["column", "silo", "bin or level", card.unit, "share of rows"]
+    if card.has_evidence:
+        parts.append(_information(card))
+    head = ["column", "silo", "bin or level", card.unit, "share of rows", *EVIDENCE * card.has_evidence]
     cells = [
-        [line.column, line.silo, in_words(line.cell), f"{line.value:+,.4g}", f"{line.cell.share:.1%}"] for line in lines
+        [
+            line.column,
+            line.silo,
+            in_words(line.cell),
+            f"{line.value:+,.4g}",
+            f"{line.cell.share:.1%}",
+            *_evidence(line) * card.has_evidence,
+        ]
+        for line in lines
     ]
     parts.append(html.section("All lines", html.table(head, cells)))
-    parts.append(html.section("How to read this", html.definitions(READING)))
+    parts.append(html.section("How to read this", html.definitions([*READING, *OF_LABELS * card.has_evidence])))
     return html.page(f"{title} · tdcd scorecard", *parts)
+
+
+def _information(card: Scorecard) -> Html:
+    rows = [[column, silo, f"{value:.3f}"] for (silo, column), value in card.information.items()]
+    without = dict.fromkeys(line.silo for line in card.lines[1:] if line.evidence is None)
+    lacking = f" There were no labels for the columns of {', '.join(without)}." if without else ""
+    return html.section(
+        "Information value",
+        html.paragraph(
+            "How far each column alone separates the two classes, in the tables that were given: below 0.02 hardly, up "
+            f"to 0.1 weakly, up to 0.3 clearly, and above that strongly.{lacking}"
+        ),
+        html.table(["column", "silo", "information value"], rows),
+    )
+
+
+def _evidence(line: ScorecardLine) -> list[str]:
+    found = line.evidence
+    if found is None:
+        return ["–"] * len(EVIDENCE)
+    rows = found.favoured + found.others
+    shares = [f"{rows:,}", f"{found.favoured / rows:.1%}" if rows else "–"]
+    return [*shares, "–" if found.woe is None else f"{found.woe:+.3f}", f"{found.iv:.4f}"]
 
 
 def in_words(cell: Cell) -> str:
@@ -63,22 +106,23 @@ def in_words(cell: Cell) -> str:
     """
     if cell.level:
         return cell.level
-    if cell.above is None:
-        return "any" if cell.up_to is None else f"up to {short(cell.up_to)}"
-    return f"above {short(cell.above)}" if cell.up_to is None else f"{short(cell.above)} to {short(cell.up_to)}"
+    above, up_to = cell.ends
+    if above is None:
+        return "any" if up_to is None else f"up to {up_to}"
+    return f"above {above}" if up_to is None else f"{above} to {up_to}"
 
 
-def spread(lines: Sequence[Line]) -> float:
+def spread(lines: Sequence[ScorecardLine]) -> float:
     """The standard deviation of a column's values over the training rows; their mean there is zero."""
     return sqrt(sum(line.cell.share * line.value**2 for line in lines))
 
 
-def _caption(lines: Sequence[Line], unit: str) -> str:
+def _caption(lines: Sequence[ScorecardLine], unit: str) -> str:
     low, high = (pick(line.value for line in lines) for pick in (min, max))
     return f"{lines[0].column}: {low:+.3g} to {high:+.3g} {unit}, spread {spread(lines):.3g}"
 
 
-def drawing(lines: Sequence[Line]) -> Html:
+def drawing(lines: Sequence[ScorecardLine]) -> Html:
     """One column's bins as upright bars from left to right, or its levels as lying ones from top to bottom."""
     described = f"{lines[0].column}: " + ", ".join(f"{in_words(line.cell)} {line.value:+.3g}" for line in lines)
     is_binned = not lines[0].cell.level
@@ -89,13 +133,13 @@ def drawing(lines: Sequence[Line]) -> Html:
     )
 
 
-def _limits(lines: Sequence[Line]) -> tuple[float, float]:
+def _limits(lines: Sequence[ScorecardLine]) -> tuple[float, float]:
     """The ends of the axis, zero among them."""
     low, high = min(0.0, *(line.value for line in lines)), max(0.0, *(line.value for line in lines))
     return (low, high) if high > low else (-1.0, 1.0)
 
 
-def _upright(lines: Sequence[Line]) -> tuple[str, int]:
+def _upright(lines: Sequence[ScorecardLine]) -> tuple[str, int]:
     low, high = _limits(lines)
     room, unit = _HEIGHT - _TOP - _BOTTOM, (_WIDTH - _LEFT) / len(lines)
 
@@ -124,7 +168,7 @@ def _upright(lines: Sequence[Line]) -> tuple[str, int]:
 
 def _cut_labels(cells: Sequence[Cell], unit: float) -> str:
     """The numbers at which bins end, as many as have room, and what the bar of blanks is."""
-    cuts = [(place + 1, short(cell.up_to)) for place, cell in enumerate(cells) if cell.up_to is not None]
+    cuts = [(place + 1, cell.ends[1]) for place, cell in enumerate(cells) if cell.ends[1] is not None]
     is_last_blank = cells[-1].level == BLANK
     y, labels = _HEIGHT - _BOTTOM + 18, []
     if is_last_blank:
@@ -140,7 +184,7 @@ def _cut_labels(cells: Sequence[Cell], unit: float) -> str:
     return "".join(labels)
 
 
-def _lying(lines: Sequence[Line]) -> tuple[str, int]:
+def _lying(lines: Sequence[ScorecardLine]) -> tuple[str, int]:
     low, high = _limits(lines)
     left = max(_LEFT, min(_LONGEST_NAME, max(len(line.cell.level) for line in lines)) * _LETTER + 8)
     room = _WIDTH - left - 50
@@ -162,7 +206,7 @@ def _lying(lines: Sequence[Line]) -> tuple[str, int]:
     return "\n".join([*parts, zero]), height
 
 
-def _bar(line: Line, x: float, y: float, width: float, height: float) -> str:
+def _bar(line: ScorecardLine, x: float, y: float, width: float, height: float) -> str:
     colour = "var(--accent, #2f7fd6)" if line.value >= 0 else "var(--heat, #d1495b)"
     title = f"{in_words(line.cell)}: {line.value:+.4g}, {line.cell.share:.1%} of rows"
     return (

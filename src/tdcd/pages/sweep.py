@@ -11,13 +11,13 @@ from tdcd.config.user_code import resume_command
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, Curve, line_figure
-from tdcd.pages.kit.words import TextTable, byte_unit, bytes_in_words, duration, figure, metric_title
+from tdcd.pages.kit.formats import TextTable, byte_unit, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
 from tdcd.records.sweep_folder import SweepFolder
 from tdcd.training.sweep.sweep import Outcome, Sweep
 
 MOST_CURVES = len(COLOURS)
-"""More lines than colours cannot be told apart."""
+"""More lines than colours cannot be distinguished."""
 
 
 def result_table(sweep: Sweep) -> TextTable:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from tdcd.core.words import are, counted
 from tdcd.pages.kit import html
+from tdcd.pages.kit.formats import duration
 from tdcd.pages.kit.html import Html, escape
-from tdcd.pages.kit.words import duration
-from tdcd.records.run import Run
+from tdcd.records.run_folder import RecordedRun
 from tdcd.records.timeline import TIMELINE, Span, Timeline
 
 MOST_BARS = 128
@@ -39,7 +39,7 @@ class Lane:
 
     @property
     def percent_worked(self) -> int:
-        """Of the time in which the hub ran."""
+        """Per cent of the time in which the hub ran that it worked."""
         return round(100 * self.timeline.worked / (self.timeline.worked + self.waited))
 
     def in_words(self) -> str:
@@ -160,7 +160,7 @@ def _lane_svg(lane: Lane, scale: _Scale, top: float) -> str:
 
 
 def _drawn(spans: Sequence[Span]) -> list[Span]:
-    """No more spans than can be told apart."""
+    """No more spans than can be distinguished."""
     per_bar = -(-len(spans) // MOST_BARS)
     return [reduce(Span.joined, spans[index : index + per_bar]) for index in range(0, len(spans), per_bar)]
 
@@ -224,7 +224,7 @@ def _starts(spans: Sequence[Span], step: int) -> Iterator[tuple[int, float]]:
 
 
 if TYPE_CHECKING:
-    from tdcd.core.timing import Overlap
+    from tdcd.core.family.overlap import Overlap
 
 
 MOST_ROUNDS = 40
@@ -242,7 +242,7 @@ class Ages:
     timing: "Overlap"
     silos: Sequence[str]
     rounds: int
-    """Of the run."""
+    """Rounds of the run."""
 
     def of(self, silo: int, round_index: int) -> int:
         """How many rounds old the block of ``silo`` is."""
@@ -301,7 +301,7 @@ MOST_LANES = 24
 """Of more silos, those are drawn that waited longest, or that are slowest."""
 
 
-def time_section(run: Run) -> Iterator[Html]:
+def time_section(run: RecordedRun) -> Iterator[Html]:
     """Lanes where hubs measured their time, and ages where the phi is not this round's; nothing if there is neither."""
     ages = _ages_in(run)
     lanes, problems = _lanes(run, ages)
@@ -314,7 +314,7 @@ def time_section(run: Run) -> Iterator[Html]:
         yield html.section("Work and waiting" if lanes or problems else "Age of phi", *parts)
 
 
-def _lanes(run: Run, ages: Ages | None) -> tuple[list[Lane], list[str]]:
+def _lanes(run: RecordedRun, ages: Ages | None) -> tuple[list[Lane], list[str]]:
     """One per silo whose hub's timeline is here, the folder's own or a trial's; and what is wrong with others."""
     names = [silo.name for silo in run.federation.silos]
     lanes, problems = [], []
@@ -332,7 +332,7 @@ def _lanes(run: Run, ages: Ages | None) -> tuple[list[Lane], list[str]]:
     return lanes, problems
 
 
-def _waiting(run: Run, lanes: list[Lane]) -> Iterator[Html]:
+def _waiting(run: RecordedRun, lanes: list[Lane]) -> Iterator[Html]:
     shown = sorted(sorted(lanes, key=lambda lane: -lane.waited)[:MOST_LANES], key=lanes.index)
     yield html.paragraph(" ".join(f"{lane.in_words()}." for lane in shown))
     yield html.wide(timeline_svg(shown))
@@ -348,10 +348,10 @@ def _waiting(run: Run, lanes: list[Lane]) -> Iterator[Html]:
     )
 
 
-def _ages_in(run: Run) -> Ages | None:
+def _ages_in(run: RecordedRun) -> Ages | None:
     """How old phi is in this run; None in Algorithm 1."""
     # It brings JAX, which commands that read no run do not need.
-    from tdcd.core.timing import Overlap  # noqa: PLC0415
+    from tdcd.core.family.overlap import Overlap  # noqa: PLC0415
 
     train, silos = run.config.get("train", {}), run.config.get("silos", [])
     timing = Overlap(train.get("overlap", 0), tuple(silo.get("period", 1) for silo in silos))

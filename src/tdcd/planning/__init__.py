@@ -1,5 +1,5 @@
 """Before a run: how many local steps to take, with which overlap, periods and bits. After it: the bound of Theorem 1
-beside what was measured.
+next to what was measured.
 """
 
 from tdcd.planning.forecast import Forecast

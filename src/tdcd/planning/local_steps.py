@@ -1,24 +1,30 @@
 """How many local steps to take: a forecast for each Q, and the one to take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite, sqrt
 from typing import NamedTuple
 
 from tdcd.compare.compute import Compute
 from tdcd.config import ConfigError
 from tdcd.config.resolve import Plan
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import Network
-from tdcd.core.timing import Overlap
-from tdcd.planning.cost import computing, round_costs, with_local_steps
-from tdcd.planning.covered import refuse_uncovered
-from tdcd.planning.facts import Facts, gather_facts
-from tdcd.planning.forecast import Forecast, recommend
+from tdcd.planning.facts import ProblemFacts, gather_facts, plain_steps, refuse_uncovered
+from tdcd.planning.forecast import Forecast, computing, recommend, round_costs, with_local_steps
 from tdcd.planning.pilots import Clock, Pilot, run_pilots, start_pilot
-from tdcd.theory import Constants, bits_caveats, caveats, effective_clients, epsilon_caveats, max_step_size
-from tdcd.theory.progress import Observer, silent
-from tdcd.theory.staleness import IN_STEP
-from tdcd.theory.step_size import vanishing
+from tdcd.theory import (
+    Constants,
+    ReusedConstants,
+    ReusedNoise,
+    bits_caveats,
+    caveats,
+    effective_clients,
+    epsilon_caveats,
+    max_step_size,
+)
+from tdcd.theory.progress import EstimateObserver, silent
+from tdcd.theory.step_size import IN_STEP, vanishing
 from tdcd.theory.theorem import noise_terms
 
 CANDIDATES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -43,7 +49,7 @@ class Recommendation:
     lowest: float
     """The lowest loss known: the least there is where that is known, else the lowest of any pilot run."""
     optimum_known: bool
-    facts: Facts
+    facts: ProblemFacts
     compute: Compute
     """For a local step, and for the phi of one minibatch."""
     network: Network
@@ -65,7 +71,7 @@ def recommend_local_steps(
     slower: Mapping[str, float] | None = None,
     candidates: Sequence[int] = CANDIDATES,
     seconds: float = 60.0,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
 ) -> Recommendation:
     """Compare numbers of local steps by the predicted time to a target loss, and recommend one.
 
@@ -81,6 +87,7 @@ def recommend_local_steps(
         seconds: a time limit. It is kept up to one round of a pilot run, and compiling it.
         observe: called after every piece of work.
     """
+    planned = plain_steps(planned)
     steps, clock = _checked(planned, candidates), Clock(seconds)
     facts = gather_facts(planned, seconds * THEORY_FRACTION, observe)
     if target is not None:
@@ -89,13 +96,13 @@ def recommend_local_steps(
         target = _part_of_the_way(facts.initial, facts.optimum)
     compute, unfinished = computing(planned, step_seconds), False
     cost = round_costs(planned, network, compute, slower)
-    plans = [with_local_steps(planned, q) for q in steps]
+    plans = [_pilot_plan(planned, facts, q) for q in steps]
     pilots = [
         start_pilot(each, cost(each), facts.safe_step_size(q), facts.initial)
         for q, each in zip(steps, plans, strict=True)
     ]
     if target is None:
-        horizon = max(1, planned.config.train.rounds) * planned.config.train.local_steps
+        horizon = max(1, planned.config.train.rounds) * planned.settings.local_steps
         run_pilots(pilots, target=None, horizon=horizon, clock=clock, observe=observe)
         target = _learned_target(pilots, facts.initial)
         unfinished = any(pilot.taken < horizon and not pilot.failed for pilot in pilots)
@@ -128,7 +135,19 @@ def _checked(planned: Plan, candidates: Sequence[int]) -> list[int]:
     return steps
 
 
-def _check_target(target: float, facts: Facts) -> None:
+def _pilot_plan(planned: Plan, facts: ProblemFacts, local_steps: int) -> Plan:
+    """With so many local steps, and with the safe step size for them where the configuration leaves it open."""
+    chosen = with_local_steps(planned, local_steps)
+    if not planned.config.train.is_automatic:
+        return chosen
+    safe = facts.safe_step_size(local_steps)
+    if safe is None or not isfinite(safe):
+        reason = facts.no_constants or facts.no_reused or "the objective has no curvature"
+        raise ConfigError([f"train.step_size = 'auto': no safe step size is known ({reason}); give it a number"])
+    return chosen._replace(settings=replace(chosen.settings, step_size=safe))
+
+
+def _check_target(target: float, facts: ProblemFacts) -> None:
     if not (isfinite(target) and target < facts.initial):
         raise ValueError(f"target = {target:g}: the loss before training is {facts.initial:.6g}; give a lower target")
     if target <= facts.least:
@@ -154,7 +173,7 @@ def _learned_target(pilots: Sequence[Pilot], initial: float) -> float:
     return _part_of_the_way(initial, lowest)
 
 
-def _forecast_of(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowest: float) -> Forecast:
+def _forecast_of(planned: Plan, facts: ProblemFacts, pilot: Pilot, target: float, lowest: float) -> Forecast:
     return Forecast(
         local_steps=pilot.local_steps,
         safe_step_size=pilot.safe_step_size,
@@ -168,7 +187,7 @@ def _forecast_of(planned: Plan, facts: Facts, pilot: Pilot, target: float, lowes
     )
 
 
-def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast], unfinished: bool) -> list[str]:
+def _notes(planned: Plan, facts: ProblemFacts, forecasts: Sequence[Forecast], unfinished: bool) -> list[str]:
     notes = [
         "Rounds are counted in pilot runs of the simulation, with one seed; times are a model of links and computing."
     ]
@@ -178,7 +197,13 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast], unfinishe
             "the way that they got, and may be too easy. Give more seconds, or a target."
         )
     diverged = ", ".join(str(forecast.local_steps) for forecast in forecasts if forecast.diverged)
-    if diverged:
+    if planned.config.train.is_automatic:
+        notes.append(
+            "step_size = 'auto': this plan is about plain local steps on minibatches of "
+            f"{planned.settings.batch_size}, each Q with its safe step size. The steps of 'auto' are steered while "
+            "training runs, and no theorem covers them."
+        )
+    elif diverged:
         notes.append(
             f"With step_size = {planned.settings.step_size:g} the pilot runs of Q = {diverged} diverged; the safe step "
             "size was tried instead."
@@ -190,14 +215,21 @@ def _notes(planned: Plan, facts: Facts, forecasts: Sequence[Forecast], unfinishe
     if facts.constants is not None:
         vanished = vanishing(facts.constants, planned.settings.local_steps, facts.num_silos, facts.timing)
         notes += [vanished] if vanished else []
+    if facts.no_reused:
+        notes.append(f"No safe step sizes for Q above 1: {facts.no_reused}.")
+    if facts.reused is not None:
+        notes.append(
+            "minibatches = 'reused': safe step sizes and rounds are those of the theorem for reused minibatches, with "
+            f"Lambda = {facts.reused.constants.client:.4g} and E = {facts.reused.constants.expected:.4g}."
+        )
     if facts.no_noise:
         notes.append(f"No rounds by Theorem 1: {facts.no_noise}.")
-    elif facts.noise is None:
+    elif facts.noise is None and not (facts.reused and planned.objective.l2):
         notes.append(
             "Theorem 1 says nothing about the loss here: it bounds gradients, and a bound of the loss follows only "
             "for linear blocks with l2 > 0."
         )
-    else:
+    elif facts.noise is not None:
         notes += caveats(planned.federation, planned.settings, facts.noise)
     return notes + bits_caveats(planned.variant, planned.blocks, planned.objective) + epsilon_caveats(planned.objective)
 
@@ -207,7 +239,7 @@ class FewestIterations(NamedTuple):
 
     step_size: float
     iterations: float
-    """T; infinite where the numbers are too small to tell."""
+    """T; infinite where the numbers are too small."""
 
 
 def fewest_iterations(
@@ -247,7 +279,31 @@ def fewest_iterations(
     return FewestIterations(step_size, 2 * gap / progress if progress > 0 else inf)
 
 
-def bound_rounds(planned: Plan, facts: Facts, local_steps: int, target: float, lowest: float) -> int | None:
+def fewest_reused_iterations(
+    constants: ReusedConstants, noise: ReusedNoise, *, level: float, gap: float, local_steps: int
+) -> FewestIterations:
+    r"""The same for reused minibatches: the step size with the fewest iterations, by ternary search.
+
+    What a step gains of the level is concave in the step size: c is, and the noise terms are convex.
+    """
+
+    def progress(step_size: float) -> float:
+        left, variance, drifting = constants.terms(step_size, local_steps)
+        return step_size * (left * level - variance * noise.averaged - drifting * noise.spread)
+
+    low, high = 0.0, constants.max_step_size(local_steps)
+    largest = high
+    if not isfinite(high):
+        return FewestIterations(inf, 0.0)
+    while high - low > 1e-9 * high:
+        below, above = (2 * low + high) / 3, (low + 2 * high) / 3
+        low, high = (below, high) if progress(below) < progress(above) else (low, above)
+    step_size = max((low, largest), key=progress)
+    gained = progress(step_size)
+    return FewestIterations(step_size, 2 * gap / gained if gained > 0 else inf)
+
+
+def bound_rounds(planned: Plan, facts: ProblemFacts, local_steps: int, target: float, lowest: float) -> int | None:
     r"""Rounds after which the average loss is at most ``target`` by Theorem 1, with the step size that suits it best.
 
     A convex objective with l2 regularisation :math:`\lambda` is at most :math:`|\nabla\mathcal{L}|^2 / 2 \lambda` above
@@ -259,16 +315,22 @@ def bound_rounds(planned: Plan, facts: Facts, local_steps: int, target: float, l
     Returns:
         None if no loss follows from the theorem.
     """
-    if facts.noise is None or facts.constants is None or facts.constants.kind == "estimate" or lowest >= target:
+    if facts.constants is None or facts.constants.kind == "estimate" or lowest >= target:
         return None
-    found = fewest_iterations(
-        facts.constants,
-        facts.noise.maximum,
-        level=2 * planned.objective.l2 * (target - lowest),
-        gap=facts.initial - facts.least,
-        local_steps=local_steps,
-        num_silos=facts.num_silos,
-        num_clients=effective_clients(planned.federation),
-        timing=facts.timing,
-    )
+    level, gap = 2 * planned.objective.l2 * (target - lowest), facts.initial - facts.least
+    if facts.reused is not None and level:
+        found = fewest_reused_iterations(*facts.reused, level=level, gap=gap, local_steps=local_steps)
+    elif facts.noise is not None and not (facts.reuses and local_steps > 1):
+        found = fewest_iterations(
+            facts.constants,
+            facts.noise.maximum,
+            level=level,
+            gap=gap,
+            local_steps=local_steps,
+            num_silos=facts.num_silos,
+            num_clients=effective_clients(planned.federation),
+            timing=facts.timing,
+        )
+    else:
+        return None
     return ceil(found.iterations / local_steps) if isfinite(found.iterations) else None

@@ -1,6 +1,6 @@
-"""Whether the bound of Theorem 1 holds on a finished run, and which of its terms dominates."""
+"""Whether the bound of the theorem that covers it holds on a finished run, and which of its terms dominates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, isclose, isfinite, lcm
 from pathlib import Path
 
@@ -11,17 +11,25 @@ from tdcd.config.losses import chosen_loss
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import Plan, plan
 from tdcd.config.user_code import refuse_code, resume_command
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.losses import no_curvature
-from tdcd.core.timing import Overlap
-from tdcd.planning.covered import covered_timing, patience_caveats, refuse_uncovered
-from tdcd.planning.facts import is_linear
-from tdcd.records.run import Run
-from tdcd.records.run_folder import RunFolder
+from tdcd.planning.facts import (
+    Reused,
+    covered_timing,
+    is_linear,
+    patience_caveats,
+    refuse_steered,
+    refuse_uncovered,
+    reused_facts,
+    reused_problem,
+    reuses,
+)
+from tdcd.records.run_folder import RecordedRun, RunFolder
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory import (
     Bound,
     Constants,
-    Measured,
+    GradientNorms,
     Noise,
     bits_caveats,
     bound,
@@ -34,9 +42,8 @@ from tdcd.theory import (
     max_step_size,
     sigmas,
 )
-from tdcd.theory.progress import Observer, silent
-from tdcd.theory.staleness import timing_in_words
-from tdcd.theory.step_size import Condition, inside_instead, vanishing
+from tdcd.theory.progress import EstimateObserver, silent
+from tdcd.theory.step_size import Condition, inside_instead, timing_in_words, vanishing
 from tdcd.training.train import simulate
 
 POINTS = 200
@@ -49,24 +56,37 @@ REMEDIES = {
     "rounds do not.",
 }
 """By the names of :class:`~tdcd.theory.Bound`."""
+REUSED_REMEDIES = {
+    "variance": "The variance term, the minibatches' noise, dominates: larger minibatches, fewer local steps or a "
+    "smaller step size lower it; more rounds do not.",
+    "staleness": "The drift term, of several steps on one minibatch, dominates: fewer local steps, larger minibatches "
+    "or a smaller step size lower it; more rounds do not.",
+}
+"""Where they differ for reused minibatches."""
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredBound:
-    """A run beside its bound."""
+    """A run, compared with its bound."""
 
-    run: Run
+    run: RecordedRun
     planned: Plan
     constants: Constants
-    noise: Noise
+    noise: Noise | None
+    """None for reused minibatches, whose noise is in :attr:`reused`."""
     gap: float
     num_clients: float
     """K of the theorem."""
-    gradients: Measured
+    gradients: GradientNorms
     bound: Bound | None
-    """After the iterations measured; None if the step size is not admissible, or the gap not finite."""
+    """After the iterations measured; None if the step size is not admissible, the gap not finite, or no theorem covers
+    the run."""
     caveats: tuple[str, ...]
     """Where the run departs from what the theorem assumes."""
+    reused: Reused | None = None
+    """For reused minibatches."""
+    missing: str = ""
+    """What the theorem for them lacks to cover the run."""
 
     @property
     def iterations(self) -> int:
@@ -95,9 +115,10 @@ class MeasuredBound:
     @property
     def bound_interval(self) -> tuple[float, float] | None:
         """The bound with sigma at the ends of its interval; None without either."""
-        limit, interval, sigma = self.bound, self.noise.interval, self.noise.maximum
-        if limit is None or interval is None or not sigma:
+        limit, noise = self.bound, self.noise
+        if limit is None or noise is None or noise.interval is None or not noise.maximum:
             return None
+        interval, sigma = noise.interval, noise.maximum
         low, high = (limit.initial + (end / sigma) ** 2 * (limit.variance + limit.staleness) for end in interval)
         return low, high
 
@@ -107,21 +128,29 @@ class MeasuredBound:
         return covered_timing(self.planned.variant)
 
     def max_step_size(self, condition: Condition) -> float:
-        """The largest step size that a condition admits for this run."""
+        """The largest step size that a condition admits for this run; for reused minibatches there is one only."""
         steps, silos = self.planned.settings.local_steps, self.planned.federation.num_silos
+        if self.reused is not None:
+            return self.reused.constants.max_step_size(steps)
         return max_step_size(self.constants, steps, silos, condition, timing=self.timing)
 
     @property
     def verdict(self) -> str:
         """What came out, in a few sentences."""
         steps, silos = self.planned.settings.local_steps, self.planned.federation.num_silos
-        vanished = vanishing(self.constants, steps, silos, self.timing)
+        vanished = None if self.missing else vanishing(self.constants, steps, silos, self.timing)
         return " ".join([*self._outcome(), *([vanished] if vanished else [])])
 
+    def _remedy(self, term: str) -> str:
+        return (REMEDIES | REUSED_REMEDIES if self.reused else REMEDIES)[term]
+
     def _outcome(self) -> list[str]:
+        if self.missing:
+            return [f"No theorem covers this run. {self.missing}."]
         if not isfinite(self.gap):
+            theorem = "The theorem for reused minibatches" if self.reused else "Theorem 1"
             return [
-                "Theorem 1 bounds nothing here: the corrected loss of randomised labels has a least value that is "
+                f"{theorem} bounds nothing here: the corrected loss of randomised labels has a least value that is "
                 "known only for linear blocks with model.l2 > 0."
             ]
         if self.bound is None or self.dominant is None:
@@ -129,23 +158,29 @@ class MeasuredBound:
         if not self.holds:
             return [
                 "The bound does not hold: the measured average exceeds it at some T.",
-                REMEDIES[self.dominant],
+                self._remedy(self.dominant),
                 "The run departs from what the theorem assumes, or sigma was underestimated.",
             ]
         times = self.bound.total / self.average if self.average else float("inf")
-        return [f"The bound holds: it is {times:.3g} times what was measured.", REMEDIES[self.dominant]]
+        return [f"The bound holds: it is {times:.3g} times what was measured.", self._remedy(self.dominant)]
 
     def _outside(self) -> list[str]:
         settings, silos, late = self.planned.settings, self.planned.federation.num_silos, timing_in_words(self.timing)
+        if self.reused is not None:
+            return [
+                f"step_size = {settings.step_size:g} is outside the range of the theorem for reused minibatches, so it "
+                f"bounds nothing here: with Q = {settings.local_steps} it admits step sizes up to "
+                f"{self.max_step_size('proof'):.4g}."
+            ]
         named = [f"Q = {settings.local_steps}", f"N = {silos}", *late]
-        beside = ""
+        printed_too = ""
         if not late:
             printed = self.max_step_size("printed")
-            beside = f" (the condition as printed, which lacks a factor N, up to {printed:.4g})"
+            printed_too = f" (the condition as printed, which lacks a factor N, up to {printed:.4g})"
         return [
             f"step_size = {settings.step_size:g} is outside Theorem 1's range, so it bounds nothing here: with "
             f"{', '.join(named[:-1])} and {named[-1]} its proof admits step sizes up to "
-            f"{self.max_step_size('proof'):.4g}{beside}.",
+            f"{self.max_step_size('proof'):.4g}{printed_too}.",
             *inside_instead(self.constants, settings.step_size, settings.local_steps, silos, self.timing),
         ]
 
@@ -156,7 +191,7 @@ def measure_bound(
     allow_code: bool = False,
     devices: int | None = 1,
     seconds: float = 60.0,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
 ) -> MeasuredBound:
     """Run a finished run again, measuring its gradients, and compare with the bound of Theorem 1.
 
@@ -179,48 +214,78 @@ def measure_bound(
     measured = gradient_norms(federation, simulation, rounds, every=every, seconds=seconds / 2, observe=observe)
     models = [measured.first, measured.last]
     curved_at = () if is_linear(planned) else models
+    noise, reused, missing = None, None, reused_problem(planned) if reuses(settings) else ""
     with planned.execution.with_the_data():
         known = constants(federation, blocks, objective, models=curved_at, seconds=seconds / 4, observe=observe)
-        noise = sigmas(
-            federation,
-            blocks,
-            objective,
-            settings,
-            models,
-            variant=planned.variant,
-            seconds=seconds / 8,
-            observe=observe,
-        )
-        if noise.too_few:
-            raise ValueError(noise.too_few)
+        if not reuses(settings):
+            noise = sigmas(
+                federation,
+                blocks,
+                objective,
+                settings,
+                models,
+                variant=planned.variant,
+                seconds=seconds / 8,
+                observe=observe,
+            )
+            if noise.too_few:
+                raise ValueError(noise.too_few)
+        elif not missing:
+            reused = reused_facts(planned, known, models, seconds / 8, observe)
         gap = initial_gap(federation, blocks, objective, measured.first, seconds=seconds / 8, observe=observe)
     num_clients = effective_clients(federation)
-    limit = None
-    largest = max_step_size(known, settings.local_steps, federation.num_silos, timing=timing)
-    if settings.step_size <= largest and isfinite(gap):
-        limit = bound(
-            known,
-            noise.maximum,
+    result = MeasuredBound(
+        run,
+        planned,
+        known,
+        noise,
+        gap,
+        num_clients,
+        measured,
+        None,
+        (
+            *(caveats(federation, settings, noise) if noise else ()),
+            *bits_caveats(planned.variant, blocks, objective),
+            *epsilon_caveats(objective),
+            *patience_caveats(planned.config),
+        ),
+        reused,
+        missing,
+    )
+    return replace(result, bound=_bound_of(result))
+
+
+def _bound_of(result: MeasuredBound) -> Bound | None:
+    """What a theorem says of the run; None if none says anything."""
+    settings, iterations = result.planned.settings, int(result.gradients.iterations[-1])
+    if result.missing or not isfinite(result.gap) or settings.step_size > result.max_step_size("proof"):
+        return None
+    if result.reused is not None:
+        known, noise = result.reused
+        return known.bound(
+            noise,
             step_size=settings.step_size,
             local_steps=settings.local_steps,
-            num_silos=federation.num_silos,
-            num_clients=num_clients,
-            iterations=int(measured.iterations[-1]),
-            gap=gap,
-            timing=timing,
+            iterations=iterations,
+            gap=result.gap,
         )
-    departures = (
-        *caveats(federation, settings, noise),
-        *bits_caveats(planned.variant, blocks, objective),
-        *epsilon_caveats(objective),
-        *patience_caveats(planned.config),
+    assert result.noise is not None
+    return bound(
+        result.constants,
+        result.noise.maximum,
+        step_size=settings.step_size,
+        local_steps=settings.local_steps,
+        num_silos=result.planned.federation.num_silos,
+        num_clients=result.num_clients,
+        iterations=iterations,
+        gap=result.gap,
+        timing=result.timing,
     )
-    return MeasuredBound(run, planned, known, noise, gap, num_clients, measured, limit, departures)
 
 
-def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[Run, Plan, Simulation]:
+def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[RecordedRun, Plan, Simulation]:
     """The run in ``folder``, ready to be run again; refused if that would be another run."""
-    run = Run.read(folder)
+    run = RecordedRun.read(folder)
     where = str(RunFolder(folder).config_file)
     config = check_config(run.config, where)
     if "torch" in config.block_names:
@@ -232,6 +297,7 @@ def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[Run,
     chosen = chosen_loss(config.model)
     if chosen is not None and (problem := no_curvature(chosen)):
         raise ConfigError([f"model.loss = {config.model.loss!r}: {problem}"], where)
+    refuse_steered(config, where)
     refuse_uncovered(config, variant_of(config), where)
     more = resume_command(folder, run.config)
     if run.history[-1].round == 0:

@@ -10,10 +10,10 @@ import jax
 
 from tdcd.config.resolve import Plan
 from tdcd.core.codecs.fixed_point import BeyondRangeError
-from tdcd.planning.cost import Cost
+from tdcd.planning.forecast import Cost
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
-from tdcd.theory.progress import Observer, Progress
+from tdcd.theory.progress import EstimateObserver, EstimateProgress
 from tdcd.training.train import simulate
 
 BLOWN_UP = 10.0
@@ -24,7 +24,7 @@ GIVE_UP = 10
 """A run is hopeless when another one was at the target sooner, with this many times fewer local steps."""
 
 
-class Point(NamedTuple):
+class PilotPoint(NamedTuple):
     """A pilot run after some round."""
 
     round: int
@@ -40,7 +40,7 @@ class Pilot:
     cost: Cost
     safe_step_size: float | None
     """To fall back on when the run diverges; None where there is none."""
-    curve: list[Point]
+    curve: list[PilotPoint]
     """Begins before training; a new run begins it anew."""
     name: str
     diverged: list[float] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Pilot:
             loss = math.inf
         if math.isfinite(loss) and loss <= BLOWN_UP * self.curve[0].loss:
             self.state = state
-            self.curve.append(Point(begin + rounds, loss))
+            self.curve.append(PilotPoint(begin + rounds, loss))
         else:
             self._diverge()
         return pace
@@ -167,11 +167,11 @@ def start_pilot(
     planned: Plan, cost: Cost, safe_step_size: float | None, initial: float, name: str | None = None
 ) -> Pilot:
     """A pilot run before its first round, whose loss is ``initial``; by default it is called by its Q."""
-    return Pilot(planned, cost, safe_step_size, [Point(0, initial)], name or f"Q = {planned.settings.local_steps}")
+    return Pilot(planned, cost, safe_step_size, [PilotPoint(0, initial)], name or f"Q = {planned.settings.local_steps}")
 
 
 def run_pilots(
-    pilots: Sequence[Pilot], *, target: float | None, horizon: int = 0, clock: Clock, observe: Observer
+    pilots: Sequence[Pilot], *, target: float | None, horizon: int = 0, clock: Clock, observe: EstimateObserver
 ) -> None:
     """Simulate until each pilot is at the target and stays there, is hopeless or has diverged, or until time is up.
 
@@ -195,7 +195,7 @@ def run_pilots(
             waiting.remove(pilot)
             pilot.rest()
         done = len(pilots) - len(waiting)
-        observe(Progress(pilot.name, done, len(pilots), pilot.curve[-1].loss))
+        observe(EstimateProgress(pilot.name, done, len(pilots), pilot.curve[-1].loss))
 
 
 def _finished(pilot: Pilot, pilots: Sequence[Pilot], target: float | None, horizon: int) -> bool:

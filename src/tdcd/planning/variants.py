@@ -1,18 +1,97 @@
-"""Which overlap, periods and bits to take: all by their predicted time per round, the best few by pilot runs."""
+"""Which overlap, periods of slow silos and bits of phi to take: by predicted time per round, the best few by pilots."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 from tdcd.config.resolve import Plan
+from tdcd.core.codecs.codec import Identity
+from tdcd.core.codecs.quantised import Quantised
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import Network
-from tdcd.planning.candidates import Candidate, find_candidates, own_candidate
-from tdcd.planning.cost import Cost, round_costs
-from tdcd.planning.forecast import Forecast
+from tdcd.planning.facts import plain_steps
+from tdcd.planning.forecast import Cost, Forecast, round_costs
 from tdcd.planning.local_steps import Recommendation, recommend_local_steps
-from tdcd.planning.pilots import Clock, Pilot, Point, run_pilots, start_pilot
-from tdcd.theory.progress import Observer, silent
+from tdcd.planning.pilots import Clock, Pilot, PilotPoint, run_pilots, start_pilot
+from tdcd.theory.progress import EstimateObserver, silent
+
+OVERLAPS = (0, 1, 2, 4)
+BITS = (32, 8, 4)
+AS_IT_IS, FEWEST = max(BITS), min(BITS)
+
+
+class Candidate(NamedTuple):
+    """One way."""
+
+    overlap: int
+    """D."""
+    periods: tuple[int, ...]
+    """m of each silo."""
+    phi_bits: int
+
+    @property
+    def timing(self) -> Overlap:
+        """The timing of the variant, with this overlap and these periods."""
+        return Overlap(self.overlap, self.periods if max(self.periods) > 1 else ())
+
+    def is_simpler(self, other: "Candidate") -> bool:
+        """Whether it is closer to Algorithm 1 in something, and in nothing further from it."""
+        pairs = zip(self.periods, other.periods, strict=True)
+        closer = self.overlap <= other.overlap and self.phi_bits >= other.phi_bits and all(m <= n for m, n in pairs)
+        return closer and self != other
+
+    def applied(self, planned: Plan) -> Plan:
+        """The plan with this overlap, these periods and these bits."""
+        if planned.config.exchange.protect == "mask":
+            return planned._replace(variant=replace(planned.variant, timing=self.timing))
+        exchange = Identity() if self.phi_bits == AS_IT_IS else Quantised(self.phi_bits)
+        variant = replace(planned.variant, timing=self.timing, exchange=exchange, client_exchange=exchange)
+        return planned._replace(variant=variant)
+
+    def in_words(self, silos: Sequence[str]) -> str:
+        """Such as ``overlap = 1, lab: period = 4``; ``silos`` are the names."""
+        changes = [f"overlap = {self.overlap}"] * (self.overlap > 0)
+        changes += [f"{name}: period = {m}" for name, m in zip(silos, self.periods, strict=True) if m > 1]
+        changes += [f"phi_bits = {self.phi_bits}"] * (self.phi_bits < AS_IT_IS)
+        return ", ".join(changes) or "in step, as it is"
+
+
+def own_candidate(planned: Plan) -> Candidate:
+    """What the configuration says."""
+    silos = range(planned.federation.num_silos)
+    timing = planned.variant.timing
+    return Candidate(timing.depth, tuple(timing.period(silo) for silo in silos), planned.config.exchange.phi_bits)
+
+
+def find_candidates(planned: Plan, slower: Mapping[str, float]) -> list[Candidate]:
+    """All combinations that go with the configuration, the simplest first; its own is among them.
+
+    Args:
+        slower: how many times longer the clients of a silo compute, by its name.
+    """
+    own, config = own_candidate(planned), planned.config
+    count, names = planned.federation.num_silos, [silo.name for silo in planned.federation.silos]
+    rounds = config.train.rounds or max(OVERLAPS) + 1
+    # A client that is away has sent phi of later rounds: neither goes with the grace period.
+    # With labels at one silo slopes are of this round, in full.
+    is_free = count > 1 and config.federation.labels is None
+    may_be_late = is_free and config.federation.client_grace_s is None
+    overlaps = {own.overlap, *(depth for depth in OVERLAPS if may_be_late and depth < rounds), 0}
+    times = [slower.get(name, 1.0) for name in names]
+    periods = {own.periods, (1,) * count}
+    if may_be_late:
+        periods.add(tuple(min(rounds, max(1, round(each / min(times)))) for each in times))
+    # Nobody who asks for float64 is served with the fewest bits.
+    bits = {own.phi_bits, *(each for each in BITS if is_free and (each > FEWEST or config.dtype == "float32"))}
+    # Masks take up all bits.
+    bits = {AS_IT_IS} if config.exchange.protect == "mask" else {*bits, AS_IT_IS}
+    return [
+        Candidate(depth, own_periods, each)
+        for own_periods, depth, each in product(sorted(periods), sorted(overlaps), sorted(bits, reverse=True))
+    ]
+
 
 PILOTS = 3
 """Candidates that are tried in pilot runs."""
@@ -57,6 +136,8 @@ class Ranking:
     local_steps: int
     silos: tuple[str, ...]
     """Their names."""
+    batch_size: int
+    l2: float
 
     def alike(self, *, overlap: int = 0, periods: tuple[int, ...] | None = None, phi_bits: int = 32) -> Ranked | None:
         """The candidate with exactly these, if there is one."""
@@ -70,7 +151,7 @@ def rank_variants(
     *,
     slower: Mapping[str, float] | None = None,
     seconds: float = 30.0,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
 ) -> Ranking:
     """Rank overlap, periods and bits for the number of local steps that was recommended.
 
@@ -80,7 +161,7 @@ def rank_variants(
         slower: how many times longer the clients of a silo compute, by its name.
         seconds: a time limit for the pilot runs.
     """
-    best = found.recommended
+    best, planned = found.recommended, plain_steps(planned)
     if best is None:
         raise ValueError(f"there is no number of local steps to rank variants for. {found.reason}")
     settings = replace(planned.settings, local_steps=best.local_steps, step_size=best.step_size)
@@ -100,6 +181,8 @@ def rank_variants(
         step_size=taken.step_size,
         local_steps=best.local_steps,
         silos=tuple(silo.name for silo in planned.federation.silos),
+        batch_size=planned.settings.batch_size,
+        l2=planned.objective.l2,
     )
 
 
@@ -126,7 +209,7 @@ def _piloted(
     best: Forecast,
     candidates: Sequence[Ranked],
     seconds: float,
-    observe: Observer,
+    observe: EstimateObserver,
 ) -> list[tuple[Candidate, Forecast]]:
     """Forecasts of the candidates; what the configuration's own way needed is known."""
     facts = found.facts
@@ -142,7 +225,7 @@ def _piloted(
         for each in candidates
     ]
     assert best.rounds is not None
-    known = [Point(0, facts.initial), Point(best.rounds, found.target)]
+    known = [PilotPoint(0, facts.initial), PilotPoint(best.rounds, found.target)]
     # That run is over: its step size needs no looking after.
     own = Pilot(chosen, best.cost, best.step_size, known, "as configured")
     run_pilots([own, *pilots], target=found.target, clock=Clock(seconds), observe=observe)
@@ -189,7 +272,7 @@ def plan_run(
     *,
     slower: Mapping[str, float] | None = None,
     seconds: float = 60.0,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
     **options: Any,
 ) -> RunPlan:
     """Recommend a number of local steps, and then overlap, periods and bits for it.

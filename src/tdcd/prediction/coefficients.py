@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
+from tdcd.core.notebook import summary_html
+from tdcd.core.words import counted
 from tdcd.prediction.model import Model, SiloModel
 from tdcd.tables.writing import write_table
 
@@ -34,6 +36,23 @@ class Coefficients(NamedTuple):
     """The last one is the intercept."""
     absent: Sequence[str]
     """The silos whose part is not in it, because it is not in the run folder."""
+
+    def __repr__(self) -> str:
+        """One line: how many there are."""
+        return f"Coefficients {self._in_words}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: one row per coefficient, the intercept first."""
+        *features, intercept = self.rows
+        rows = [(row.silo, row.column, *(f"{value:.4g}" for value in row.values)) for row in (intercept, *features)]
+        return summary_html("Coefficients", self._in_words, ("silo", "column", *self.outputs), rows)
+
+    @property
+    def _in_words(self) -> str:
+        silos = {row.silo: None for row in self.rows if row.silo}
+        without = f", without {', '.join(self.absent)}" if self.absent else ""
+        count = counted(len(self.rows) - 1, "coefficient")
+        return f"of {counted(len(silos), 'silo')} ({', '.join(silos)}{without}): {count} and the intercept"
 
 
 def coefficients(model: Model) -> Coefficients:

@@ -1,7 +1,7 @@
 """An additive model as a scorecard: points for every bin and level, in the columns' own units."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
 from tdcd.core.losses import LOSSES, Poisson
+from tdcd.prediction.evidence import Evidence, evidence_of
 from tdcd.prediction.model import Model, SiloModel
 from tdcd.tables.encodings import Cell
 from tdcd.tables.writing import write_table
@@ -28,7 +29,7 @@ class PointScale(NamedTuple):
     """The class whose odds these are; by default the first, which is not the one that the model gives chances of."""
 
 
-class Line(NamedTuple):
+class ScorecardLine(NamedTuple):
     """What one bin or level is worth."""
 
     silo: str
@@ -36,6 +37,8 @@ class Line(NamedTuple):
     column: str
     cell: Cell
     value: float
+    evidence: Evidence | None = None
+    """Its weight of evidence and information value, where labels were given."""
 
 
 class Scorecard(NamedTuple):
@@ -43,7 +46,7 @@ class Scorecard(NamedTuple):
 
     unit: str
     """``points``, or ``contribution`` to an amount in the labels' unit."""
-    lines: Sequence[Line]
+    lines: Sequence[ScorecardLine]
     """The first one is the base."""
     meaning: str
     """What the sum is, in words."""
@@ -51,6 +54,20 @@ class Scorecard(NamedTuple):
     """Whether the sum is a logarithm: each line also multiplies what is predicted by a factor."""
     absent: Sequence[str]
     """The silos whose part is not in it, because it is not in the run folder."""
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether labels were given."""
+        return any(line.evidence is not None for line in self.lines)
+
+    @property
+    def information(self) -> dict[tuple[str, str], float]:
+        """The information value of every column by silo and name, where labels were given; the largest first."""
+        found: dict[tuple[str, str], float] = {}
+        for line in self.lines:
+            if line.evidence is not None:
+                found[line.silo, line.column] = found.get((line.silo, line.column), 0.0) + line.evidence.iv
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 class _Linear(NamedTuple):
@@ -63,7 +80,12 @@ class _Linear(NamedTuple):
     is_logarithm: bool = False
 
 
-def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
+def scorecard(
+    model: Model,
+    scale: PointScale | None = None,
+    tables: Mapping[str, Any] | None = None,
+    label: str | None = None,
+) -> Scorecard:
     """The points of every bin of a model of linear blocks that was trained with ``model.bins``.
 
     A row's points are those of the base plus, for each column, those of the bin or level that it is in. They are a
@@ -71,6 +93,10 @@ def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
     lines of a column have mean zero over the training rows, as far as their shares are known, and the base is what an
     average row gets. A level that has no line counts as "other"; a blank without one as other too, or as an average
     row where the column is in bins.
+
+    Args:
+        tables: by silo, for weight of evidence and information value, see :func:`tdcd.prediction.evidence.evidence_of`.
+        label: the column of the tables that has the labels.
     """
     model.check_additive("a scorecard")
     silos = [*model.parts]
@@ -78,10 +104,17 @@ def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
         raise FileNotFoundError(
             f"{model.where} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
         )
-    linear = _meaning(model, scale or PointScale())
+    scale = scale or PointScale()
+    linear = _meaning(model, scale)
+    known: Mapping[tuple[str, str], Sequence[Evidence]] = {}
+    if tables:
+        if model.loss.target != "binary" or label is None:
+            missing = "two classes" if label is not None else "the column of the labels: --label COLUMN"
+            raise ValueError(f"--data: weight of evidence needs {missing}")
+        known = evidence_of(model, tables, label, scale.favours or model.label_encoding.classes[0])
     # The first silo's part takes the offset, so that parts which were exported one by one add up to the model.
     base = linear.offset if silos[0] == model.silos[0] else 0.0
-    lines: list[Line] = []
+    lines: list[ScorecardLine] = []
     for silo in silos:
         part = model.part(silo)
         weights = _weights(silo, part) * linear.factor
@@ -94,10 +127,14 @@ def scorecard(model: Model, scale: PointScale | None = None) -> Scorecard:
             own = np.append(weights[start : start + width], np.zeros(len(cells) - width))
             mean = float(np.array([cell.share for cell in cells]) @ own)
             base += mean
-            lines += [Line(silo, column, cell, float(value) - mean) for cell, value in zip(cells, own, strict=True)]
+            of_labels = known.get((silo, column), [None] * len(cells))
+            lines += [
+                ScorecardLine(silo, column, cell, float(value) - mean, found)
+                for cell, value, found in zip(cells, own, of_labels, strict=True)
+            ]
             start += width
     absent = [silo for silo in model.silos if silo not in silos]
-    every = [Line("", BASE, Cell(share=1.0), base), *lines]
+    every = [ScorecardLine("", BASE, Cell(share=1.0), base), *lines]
     return Scorecard(linear.unit, every, linear.meaning, linear.is_logarithm, absent)
 
 
@@ -149,17 +186,28 @@ def _weights(silo: str, part: SiloModel) -> NDArray[np.float64]:
 def write_scorecard(path: Path, card: Scorecard) -> None:
     """Write the table: ``silo``, ``column``, ``from``, ``to``, ``level``, the points and the ``share`` of rows.
 
-    Of counts there is also ``factor``: the product of a row's factors is the expected count.
+    Of counts there is also ``factor``: the product of a row's factors is the expected count. Where labels were given,
+    there are also ``rows``, those of the ``favoured`` class, ``woe`` and ``iv``. Dates are written as dates.
     """
+    ends: list[tuple[Any, Any]] = [(line.cell.above, line.cell.up_to) for line in card.lines]
+    if any(line.cell.is_date for line in card.lines):
+        # A column of a table has one type: with dates, numbers are texts too.
+        ends = [line.cell.ends for line in card.lines]
     columns: dict[str, Sequence[Any]] = {
         "silo": [line.silo for line in card.lines],
         "column": [line.column for line in card.lines],
-        "from": [line.cell.above for line in card.lines],
-        "to": [line.cell.up_to for line in card.lines],
+        "from": [above for above, _ in ends],
+        "to": [up_to for _, up_to in ends],
         "level": [line.cell.level for line in card.lines],
         card.unit: [line.value for line in card.lines],
         "share": [line.cell.share for line in card.lines],
     }
     if card.is_logarithm:
         columns["factor"] = [math.exp(line.value) for line in card.lines]
+    if card.has_evidence:
+        found = [line.evidence for line in card.lines]
+        columns["rows"] = [None if one is None else one.favoured + one.others for one in found]
+        columns["favoured"] = [None if one is None else one.favoured for one in found]
+        columns["woe"] = [None if one is None else one.woe for one in found]
+        columns["iv"] = [None if one is None else one.iv for one in found]
     write_table(path, columns)

@@ -1,18 +1,25 @@
-"""Files: written so that they survive a crash, and read as what somebody else may have written.
+"""Files: written so that they survive a crash, read as what anyone may have written, recognised by digests.
 
 A pipe never ends, a device may not either, and JSON or TOML of many brackets exhausts the stack: a folder that was
 copied from elsewhere must not stop a command, nor the page of all runs.
 """
 
+import hashlib
 import json
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from io import BufferedReader
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.core.words import counted
 
 MOST_BYTES = 256 << 20
 """Of a file that is read as a whole, unless its reader knows better."""
@@ -29,7 +36,7 @@ _KINDS = {
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a plain file for reading; OSError for anything else, without waiting for anybody."""
+    """Open a plain file for reading; OSError for anything else, without waiting for a writer."""
     # Opening a device can do something, so it is not opened at all; what is opened may be another file by then.
     _check_plain(path, path.stat())
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
@@ -96,7 +103,7 @@ def _inside(value: Any) -> Any:
 
 
 PRIVATE, SHARED = 0o600, 0o666
-"""Who may read a new file: its owner alone, or everybody whom the process's umask lets."""
+"""Who may read a new file: its owner alone, or all users whom the process's umask admits."""
 
 
 def write_durably(path: Path, content: bytes, mode: int = PRIVATE) -> None:
@@ -155,3 +162,51 @@ def read_json(path: Path) -> Any:
         return parse_json(read_plain(path))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
+
+
+class Mark(NamedTuple):
+    """The first lines of a file. The mark one line further follows from this one and the line, without a look back."""
+
+    lines: int = 0
+    digest: str = ""
+
+    def after(self, line: str) -> "Mark":
+        """The mark one line further."""
+        content = f"{self.digest}\n{line}".encode("utf-8", "surrogatepass")
+        return Mark(self.lines + 1, hashlib.blake2b(content, digest_size=16).hexdigest())
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """A mark that was saved as JSON; raises unless it is one."""
+        match value:
+            case [int(lines), str(digest)] if lines >= 0 and len(digest) == (32 if lines else 0):
+                return cls(lines, digest)
+        raise ValueError(f"{value!r:.80} does not say how many lines there are, and their digest")
+
+    def difference(self, marks: list["Mark"]) -> str:
+        """How a file with ``marks``, see :func:`marks_of`, differs in these first lines; nothing if it does not."""
+        if self.lines >= len(marks):
+            return f"has {counted(len(marks) - 1, 'readable line')} of the {self.lines} that were written"
+        return (
+            ""
+            if marks[self.lines] == self
+            else f"is not as it was written: its first {counted(self.lines, 'line')} differ"
+        )
+
+
+NO_LINES = Mark()
+
+
+def marks_of(lines: Iterable[str]) -> list[Mark]:
+    """The marks after no line, after the first, and so on."""
+    return [*accumulate(lines, Mark.after, initial=NO_LINES)]
+
+
+def digest_of(words: Any, arrays: Mapping[str, NDArray[Any]]) -> str:
+    """A digest of words, as JSON, and of named arrays in any order."""
+    names = sorted(arrays)
+    shapes = [[name, arrays[name].dtype.str, arrays[name].shape] for name in names]
+    found = hashlib.blake2b(json.dumps([words, shapes], sort_keys=True).encode(), digest_size=16)
+    for name in names:
+        found.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()

@@ -28,7 +28,7 @@ class Record:
     train_loss: float
     """The objective over all training samples that were scored; not finite when the run diverged."""
     test_loss: float | None
-    """The same over the held-out samples."""
+    """The loss over the held-out samples; None if there are none."""
     metrics: dict[str, dict[str, float | None]]
     """``train`` and ``test`` figures by name."""
     bytes: Traffic
@@ -46,8 +46,17 @@ class Record:
     evaluation_messages: Traffic | None = None
     """Sent by the evaluations since the start."""
     worse_than: Literal["", "start", "best"] = ""
-    """What the training loss of this line is above, see :mod:`tdcd.records.verdict`: that before training, or far
+    """What the training loss of this line is above, see :mod:`tdcd.records.outcome`: that before training, or far
     above the lowest."""
+    step: float | None = None
+    """Where steps are steered: what the hubs' first step size was multiplied by, up to this line."""
+    taken_back: bool = False
+    """Whether the training loss had risen, so that the steps since the line before were taken back."""
+    gap: float | None = None
+    """The training loss is at most so much above the best possible one, see :mod:`tdcd.core.certificate`; None where
+    that was not worked out, or cannot be proven."""
+    gradient_norm: float | None = None
+    """Where nothing can be proven: the norm of the objective's gradient over all training samples, if it is known."""
 
     @property
     def diverged(self) -> bool:
@@ -55,7 +64,7 @@ class Record:
         return not math.isfinite(self.train_loss)
 
     def to_json(self) -> str:
-        """One line; numbers that are not finite become null, and absences are told only if there are any."""
+        """One line; numbers that are not finite become null, and absences stand there only if there are any."""
         return self._line(self.seconds)
 
     def without_seconds(self) -> str:
@@ -65,7 +74,8 @@ class Record:
     def _line(self, seconds: float) -> str:
         # Not by dataclasses.asdict: its copies take longer than all the rest of a line.
         fields: dict[str, Any] = {**vars(self), "seconds": seconds}
-        for name in ("absent", "unscored", "worse_than", *_EVALUATION):
+        unset = ("absent", "unscored", "worse_than", "step", "taken_back", "gap", "gradient_norm", *_EVALUATION)
+        for name in unset:
             # A field that was never set is not among them.
             if not fields.get(name):
                 fields.pop(name, None)

@@ -11,7 +11,7 @@
     files       SHA-256 of every file, as sha256sum prints it
     digest      of all of this
 
-A manifest finds changes. It is no signature: whoever can replace the files can replace it, too.
+A manifest finds changes. It is no signature: an attacker who can replace the files can replace it, too.
 """
 
 import hashlib
@@ -37,8 +37,7 @@ from tdcd.core.settings import Settings
 from tdcd.federation.hosts import Hosts, is_mapped
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import Federation, Silo
-from tdcd.records.files import open_plain, parse_json, read_plain, write_json
-from tdcd.records.mark import digest_of, marks_of
+from tdcd.records.files import digest_of, marks_of, open_plain, parse_json, read_plain, write_json
 from tdcd.records.model_file import RESTORE, read_block, settings_digest
 from tdcd.records.run_folder import RunFolder
 
@@ -61,7 +60,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the file: whoever keeps it elsewhere can tell later that nobody replaced folder and manifest."""
+        """SHA-256 of the file: kept elsewhere, it shows later that folder and manifest were not replaced."""
         return _sha256(self.file)
 
     def read(self) -> dict[str, Any]:
@@ -164,7 +163,9 @@ def differences(manifest: Manifest) -> list[str]:
     """
     found, run = manifest.read(), manifest.run
     if "files" not in found:
-        raise ValueError(f"{manifest.file} was not completed: the run goes on, or was killed; continue it first")
+        raise ValueError(
+            f"{manifest.file} was not completed: the run is still running, or was killed; continue it first"
+        )
     problems, there = [], covered(run)
     for name, digest in found["files"].items():
         if name not in there:
@@ -210,7 +211,7 @@ def schedule_digest(facts: Mapping[str, Any]) -> str:
 
 
 def keyed(key: bytes, digests: Mapping[str, str]) -> dict[str, str]:
-    """Digests by client that say nothing to those without the key: nobody can test a guess at the rows."""
+    """Digests by client, keyed: without the key a guess at the rows cannot be tested."""
     return {
         client: hmac.new(key, f"{client}\n{digest}".encode(), hashlib.sha256).hexdigest()
         for client, digest in digests.items()
@@ -218,12 +219,12 @@ def keyed(key: bytes, digests: Mapping[str, str]) -> dict[str, str]:
 
 
 def client_digests(federation: Federation, hosts: Hosts | None = None) -> dict[str, str]:
-    """Of each client's rows, by the client's name, in a simulation. Rows in a mapped file count by number only."""
+    """Digests of each client's rows, by the client's name, in a simulation; rows of a mapped file count by number."""
     return _by_client(federation, hosts, lambda silo, client: _rows_digest(federation, silo, silo.rows[client]))
 
 
 def held_out_digests(federation: Federation, hosts: Hosts | None = None) -> dict[str, str]:
-    """The same of each client's held-out rows."""
+    """Digests of each client's held-out rows, by the client's name."""
 
     def one(silo: Silo, client: int) -> str:
         rows, features = silo.test_rows[client], silo.test_features
@@ -275,7 +276,7 @@ GIT_S = 5.0
 
 @cache
 def versions() -> dict[str, str]:
-    """Of tdcd, with its commit if it runs from a checkout or was told, of Python, and of what computes."""
+    """The versions of tdcd, with its commit where that is known, of Python, and of the libraries that compute."""
     # The package itself is above all layers: it imports them.
     found = {"tdcd": str(sys.modules["tdcd"].__version__), "python": platform.python_version()}
     commit = commit_of(Path(__file__).parents[1])

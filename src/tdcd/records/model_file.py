@@ -12,8 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tdcd.core.trees import Tree, like, named_leaves
-from tdcd.records.files import parse_json, read_plain, sync_folder, write_synced
-from tdcd.records.mark import Mark, digest_of
+from tdcd.records.files import Mark, digest_of, parse_json, read_plain, sync_folder, write_synced
 
 RESTORE = "restore it from a backup, or start the run anew"
 _FREE = {"train": "rounds", "data": "folder"}

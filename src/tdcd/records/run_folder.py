@@ -7,6 +7,7 @@
     history.jsonl               one line per evaluated round
     model/<silo>.safetensors    each hub's block; the round is in the metadata
     model/<silo>.memory.safetensors    what else a hub remembers, if its variant has it remember anything
+    model/<silo>.evaluated.safetensors the blocks that were evaluated last, where they make a certificate
     preparation/<silo>.json     how the silo's columns become features; of a run from files
     labels.json                 what the labels are; of a run from files
     held-out.csv                ids, labels and predictions of the held-out samples
@@ -24,24 +25,38 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError
+
 from tdcd.core.objective import Tree
 from tdcd.core.trees import named_leaves
-from tdcd.federation.silos import Federation
-from tdcd.records.files import PRIVATE, parse_toml, read_json, read_plain, write_durably, write_json
+from tdcd.core.words import counted
+from tdcd.federation.silos import Federation, SiloIds
+from tdcd.records.files import (
+    NO_LINES,
+    PRIVATE,
+    Mark,
+    marks_of,
+    parse_toml,
+    read_json,
+    read_plain,
+    write_durably,
+    write_json,
+)
 from tdcd.records.history import Record, read_history
-from tdcd.records.mark import NO_LINES, Mark, marks_of
 from tdcd.records.model_file import RESTORE, ModelFiles, settings_digest
+from tdcd.records.outcome import Stopping, verdict
 
 CONFIG, HISTORY, FACTS, REPORT = "config.toml", "history.jsonl", "federation.json", "report.html"
 
 
 class RunFolder:
-    """A run folder, whoever runs: see above for its files."""
+    """A run folder, of a simulation or a hub: see above for its files."""
 
     def __init__(self, path: Path) -> None:
         """Point to ``path``; see :meth:`create` and :meth:`open`."""
@@ -68,7 +83,7 @@ class RunFolder:
             )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FileExistsError(f"{path} is there already and is not an empty folder: choose another one")
-        # Held-out labels, predictions and models are nobody else's business.
+        # Held-out labels, predictions and models are for their owner alone.
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Of two runs that start in the same folder at the same time, one fails here.
         os.close(os.open(folder.history_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
@@ -202,6 +217,7 @@ class RunFolder:
         data: str = "",
         memory: Sequence[Tree] = (),
         last: tuple[Sequence[Tree], int] | None = None,
+        evaluated: Sequence[tuple[int, Sequence[Tree]]] = (),
     ) -> None:
         """Replace all silos' blocks at once, each with what it takes to know its run again.
 
@@ -209,14 +225,27 @@ class RunFolder:
             history: the lines so far, without seconds; ``data`` is a digest of the federation's rows.
             memory: what else each hub remembers; nothing is written for a hub that remembers nothing.
             last: the blocks of the last round, and that round, where ``hub_blocks`` are the best ones.
+            evaluated: the rounds whose models a certificate is made of, and their blocks.
         """
         self._settings = self._settings or settings_digest(self.config())
         remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False) if named_leaves(tree)]
-        facts = {"round": round_index, "history": history, "settings": self._settings, "data": data}
-        beside: list[tuple[str, Tree]] = []
+        facts: dict[str, Any] = {"round": round_index, "history": history, "settings": self._settings, "data": data}
+        extra: list[tuple[str, Tree]] = []
         if last is not None:
-            beside, facts["last"] = [(f"{name}.last", tree) for name, tree in zip(names, last[0], strict=True)], last[1]
-        self.model.save([*zip(names, hub_blocks, strict=True), *beside, *remembered], facts)
+            extra, facts["last"] = [(f"{name}.last", tree) for name, tree in zip(names, last[0], strict=True)], last[1]
+        if evaluated:
+            rounds = [round_index for round_index, _ in evaluated]
+            facts["evaluated"] = rounds
+            stacks = [dict(zip(map(str, rounds), each, strict=True)) for each in _by_silo(evaluated)]
+            extra += [(f"{name}.evaluated", stack) for name, stack in zip(names, stacks, strict=True)]
+        self.model.save([*zip(names, hub_blocks, strict=True), *extra, *remembered], facts)
+
+    def load_evaluated(self, names: Sequence[str], template: Sequence[Tree]) -> list[tuple[int, list[Tree]]]:
+        """The evaluated blocks of the checkpoint, by round; none in a folder of an earlier version."""
+        rounds = self._about_model().get("evaluated", [])
+        stacks = [dict.fromkeys(map(str, rounds), block) for block in template] if rounds else []
+        found, _ = self.load_checkpoint([f"{name}.evaluated" for name in names], stacks) if rounds else ([], {})
+        return [(one, [stack[str(one)] for stack in found]) for one in rounds]
 
     def load_blocks(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], int]:
         """All silos' blocks, shaped like ``templates``, and the round they belong to."""
@@ -227,7 +256,7 @@ class RunFolder:
         """All silos' blocks, shaped like ``templates``, and what :meth:`save_blocks` wrote about them."""
         return self.model.load(names, templates)
 
-    # What is there beside them.
+    # What is there besides.
 
     def preparation_file(self, silo: str) -> Path:
         """The file that says how a silo's columns become features."""
@@ -310,6 +339,11 @@ class RunFolder:
         self.write_facts({**facts[index], "silos": [fact["silos"][place] for place, fact in enumerate(facts)]})
 
 
+def _by_silo(evaluated: Sequence[tuple[int, Sequence[Tree]]]) -> Iterator[tuple[Tree, ...]]:
+    """Each silo's blocks of all rounds."""
+    return zip(*(blocks for _, blocks in evaluated), strict=True)
+
+
 def _of_files(path: Path) -> Any:
     try:
         return read_json(path)
@@ -372,3 +406,115 @@ def _toml_value(value: Any) -> str:
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     # JSON and TOML agree on these but for characters past the basic plane and the delete character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+class SiloFacts(BaseModel):
+    """One silo, as ``federation.json`` describes it."""
+
+    name: str
+    feature_shape: tuple[PositiveInt, ...]
+    columns: tuple[str, ...]
+    """Empty for images."""
+    clients: tuple[PositiveInt, ...] = Field(min_length=1)
+    """The rows that each client holds."""
+    parameters: NonNegativeInt
+
+    @property
+    def num_features(self) -> int:
+        """Numbers in one sample: columns, or pixels."""
+        return prod(self.feature_shape)
+
+    @property
+    def features_in_words(self) -> str:
+        """Such as ``12 columns`` or ``8 × 4 pixels``."""
+        if len(self.feature_shape) > 1:
+            return " × ".join(str(size) for size in self.feature_shape) + " pixels"
+        return counted(self.num_features, "column")
+
+
+class FederationFacts(BaseModel):
+    """The whole of ``federation.json``."""
+
+    name: str
+    num_samples: PositiveInt
+    num_test: NonNegativeInt
+    labels: str = ""
+    """What they were taken for, where that was decided from a table's values."""
+    engine: str = ""
+    """The engine of the simulation that ran; empty for a real federation."""
+    alignment: dict[str, SiloIds] = Field(default_factory=dict)
+    """By silo, where samples that one of them lacks were left out."""
+    silos: tuple[SiloFacts, ...] = Field(min_length=1)
+
+    @property
+    def num_clients(self) -> int:
+        """Clients of all silos."""
+        return sum(len(silo.clients) for silo in self.silos)
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """What a run folder holds, without the models."""
+
+    path: Path
+    config: dict[str, Any]
+    federation: FederationFacts
+    history: list[Record]
+    """At least one record."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a run folder; an error names the file, and the line where there is one."""
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} is not a folder: give the folder that a run wrote")
+        folder = RunFolder.open(path)
+        return cls(path, folder.config(), _federation(folder), folder.history())
+
+    @property
+    def name(self) -> str:
+        """What the run is called; the data's name for a run that Python started."""
+        return str(self.config.get("name") or self.federation.name)
+
+    @property
+    def data(self) -> list[str]:
+        """The data's name, if it is another."""
+        return [self.federation.name] if self.federation.name != self.name else []
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it is over and its model is not to be trusted."""
+        return bool(self.verdict)
+
+    @property
+    def verdict(self) -> str:
+        """Why the model of a run that is over is not to be trusted; nothing if training made it better."""
+        is_over = self._stopping.is_complete(self.history)
+        return verdict(self.history, self._stopping) if is_over else ""
+
+    @property
+    def final(self) -> Record:
+        """The record of the model that stays: the last with a finite loss, or the best; the very first if none has."""
+        return self._stopping.kept(self.history)
+
+    @property
+    def ending(self) -> str:
+        """Why the run ended early, and which model stays, if that is not as usual."""
+        return "" if self.history[-1].diverged else self._stopping.ending(self.history)
+
+    @property
+    def _stopping(self) -> Stopping:
+        return Stopping.of(self.config)
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Every metric of the history, in order of appearance."""
+        figures = (figures for record in self.history for figures in record.metrics.values())
+        return list(dict.fromkeys(name for named in figures for name in named))
+
+
+def _federation(folder: RunFolder) -> FederationFacts:
+    try:
+        return FederationFacts.model_validate(folder.facts())
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise ValueError(f"{folder.facts_file} does not describe a federation: {'; '.join(problems)}") from None

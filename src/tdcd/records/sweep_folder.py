@@ -1,4 +1,4 @@
-"""A sweep's folder: one run folder per setting, and beside them
+"""A sweep's folder: one run folder per setting, and next to them
 
 ::
 
@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdcd.records.files import parse_json, read_plain, write_durably, write_json
-from tdcd.records.mark import digest_of
+from tdcd.records.files import digest_of, parse_json, read_plain, write_durably, write_json
 from tdcd.records.model_file import RESTORE
 from tdcd.records.run_folder import RunFolder
 

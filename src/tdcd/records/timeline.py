@@ -19,16 +19,16 @@ MOST_SPANS = 256
 MOST_BYTES = 64 << 20
 
 # A number that is far too large would make sums overflow.
-Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Counted = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Span(msgspec.Struct):
     """Some rounds in a row; what is neither work nor waiting, the hub did not run."""
 
-    first: Count
+    first: Counted
     """Its first round."""
-    last: Count
+    last: Counted
     start: Seconds
     """Since the epoch, by the clock of the hub's machine."""
     end: Seconds
@@ -50,12 +50,12 @@ class Timeline(msgspec.Struct):
 
     hub: str
     run: str
-    """What tells this run of the hub from others."""
+    """A nonce of this process of the hub."""
     rounds_per_span: Annotated[int, msgspec.Meta(ge=1)] = 1
     spans: list[Span] = []
 
     def add(self, round_index: int, start: float, end: float, waited_for: Sequence[str] = ()) -> None:
-        """Add time of a round, work unless it ``waited_for`` somebody; a gap since what was added last stays a gap."""
+        """Add time of a round, work unless it ``waited_for`` a party; a gap since what was added last stays a gap."""
         span = self.spans[-1] if self.spans else None
         if span is None or start > span.end or not span.last <= round_index < span.first + self.rounds_per_span:
             span = Span(round_index, round_index, start, start)
@@ -110,7 +110,7 @@ class Timeline(msgspec.Struct):
         return [(worked, waited) for worked, waited in found]
 
     def to_json(self) -> bytes:
-        """As a file has it."""
+        """The timeline as the content of its file."""
         return msgspec.json.encode(self)
 
     @classmethod

@@ -17,7 +17,7 @@ import numpy as np
 
 from tdcd.reproduction.experiment import AS_PRINTED
 from tdcd.reproduction.measures import MEASURES
-from tdcd.reproduction.results import ExperimentResult, Numbers, Results
+from tdcd.reproduction.results import ExperimentResult, Results, SeedValues
 from tdcd.reproduction.statistics import CONFIDENCE, Interval, slope, t_interval
 
 Verdict = Literal["holds", "does not hold", "not decided at this size", "not judged on stand-in data"]
@@ -32,12 +32,12 @@ class Quantity:
     """Something to be above zero, seed by seed."""
 
     what: str
-    values: Numbers
+    values: SeedValues
     """``[seeds]``; a single number where nothing depends on the seed, such as bytes."""
 
     @property
     def interval(self) -> Interval:
-        """Of the mean over seeds."""
+        """The confidence interval of the mean over seeds."""
         return t_interval(self.values)
 
 
@@ -92,7 +92,7 @@ class Claim:
 
     @property
     def words(self) -> str:
-        """The verdict, and what must be said with it."""
+        """The verdict, with its qualification."""
         if seeds := self.seeds_needed:
             return f"{self.verdict}: about {float(f'{seeds:.1g}'):,.0f} seeds would be enough"
         of = "of the bound" if self.about == "bound" and not self.mark else ""
@@ -149,7 +149,7 @@ def marked(text: str, mark: str) -> str:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ClaimComparison:
     """An entry of ``compare``: a measure of an experiment, and what it is compared with."""
 
     kind: str
@@ -196,26 +196,26 @@ def _place(result: ExperimentResult, curve: str) -> int:
     return CURVES[curve](result) if curve in CURVES else labels.index(curve)
 
 
-def _values(comparison: Comparison, results: Results) -> tuple[ExperimentResult, Numbers]:
+def _values(comparison: ClaimComparison, results: Results) -> tuple[ExperimentResult, SeedValues]:
     result = results[comparison.of]
     return result, MEASURES[comparison.measure].compute(result)
 
 
-def _falls(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _falls(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """Every curve has less than the one before."""
     result, values = _values(comparison, results)
     for place, (a, b) in enumerate(zip(result.curves[:-1], result.curves[1:], strict=True)):
         yield Quantity(f"{comparison.measure}: {a.label} - {b.label}", values[place] - values[place + 1])
 
 
-def _rises(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _rises(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """The line through all curves rises, in their order."""
     _, values = _values(comparison, results)
     trend = slope(values, np.arange(len(values), dtype=float))
     yield Quantity(f"{comparison.measure}: slope from curve to curve", trend)
 
 
-def _more(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _more(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """One curve has more than another."""
     result, values = _values(comparison, results)
     this, other = (_place(result, curve) for curve in (comparison.curve, comparison.than))
@@ -227,32 +227,32 @@ def _more(comparison: Comparison, results: Results) -> Iterator[Quantity]:
     )
 
 
-def _apart(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _apart(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """Two curves differ, whichever way."""
     (found,) = _more(comparison, results)
     direction = -1.0 if found.interval.mean < 0 else 1.0
     yield Quantity(f"{found.what}, whichever way", direction * found.values)
 
 
-def _above(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _above(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """A number has more than a fixed value."""
     for what, values in _against(comparison, results):
         yield Quantity(f"{what} - {comparison.value:g}", values - comparison.value)
 
 
-def _below(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _below(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """A number has less than a fixed value."""
     for what, values in _against(comparison, results):
         yield Quantity(f"{comparison.value:g} - {what}", comparison.value - values)
 
 
-def _equals(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _equals(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """A formula has a value."""
     for what, values in _against(comparison, results):
         yield Quantity(f"{SAME:g} - |{what} - {comparison.value:g}|", SAME - np.abs(values - comparison.value))
 
 
-def _against(comparison: Comparison, results: Results) -> Iterator[tuple[str, Numbers]]:
+def _against(comparison: ClaimComparison, results: Results) -> Iterator[tuple[str, SeedValues]]:
     result, values = _values(comparison, results)
     if len(values) == 1 and not comparison.curve:
         yield comparison.measure, values[0]
@@ -262,13 +262,13 @@ def _against(comparison: Comparison, results: Results) -> Iterator[tuple[str, Nu
         yield f"{comparison.measure} of {result.curves[place].label}", values[place]
 
 
-def _wider(comparison: Comparison, results: Results) -> Iterator[Quantity]:
+def _wider(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """A number of one experiment is above that of another."""
     this, other = (MEASURES[comparison.measure].compute(results[name])[0] for name in comparison.needs)
     yield Quantity(f"{comparison.measure}: {comparison.of} - {comparison.than}", this - other)
 
 
-_KINDS: Mapping[str, Callable[[Comparison, Results], Iterator[Quantity]]] = {
+_KINDS: Mapping[str, Callable[[ClaimComparison, Results], Iterator[Quantity]]] = {
     "falls": _falls,
     "rises": _rises,
     "more": _more,
@@ -281,15 +281,15 @@ _KINDS: Mapping[str, Callable[[Comparison, Results], Iterator[Quantity]]] = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class ClaimEntry:
     """An entry of the table, on one figure."""
 
     key: str
     figure: str
     sentence: str
-    compare: tuple[Comparison, ...]
+    compare: tuple[ClaimComparison, ...]
     shows: tuple[tuple[str, str], ...] = ()
-    """Measures and experiments that are shown beside those that are compared."""
+    """Measures and experiments that are shown next to those that are compared."""
     section: str = ""
     about: Literal["runs", "bound"] = "runs"
 
@@ -313,19 +313,19 @@ class Entry:
             self.figure,
             self.sentence,
             "; ".join(dict.fromkeys(comparison.says for comparison in self.compare if comparison.says)),
-            "; ".join(self._told(results)),
+            "; ".join(self._sentences(results)),
             tuple(quantities),
             self.section,
             self.about,
             "; ".join(dict.fromkeys(result.mark for result in used if result.mark)),
         )
 
-    def _told(self, results: Results) -> Iterator[str]:
+    def _sentences(self, results: Results) -> Iterator[str]:
         """Every measure that is compared or shown, and the differences between curves that decide."""
         compared = [(each.measure, name) for each in self.compare for name in each.needs]
         for measure, name in dict.fromkeys([*compared, *self.shows]):
-            told = MEASURES[measure].told(results[name])
-            yield f"{name}: {told}" if len(self.needs) > 1 else told
+            sentence = MEASURES[measure].in_words(results[name])
+            yield f"{name}: {sentence}" if len(self.needs) > 1 else sentence
         for each in self.compare:
             if each.kind in ("more", "apart", "rises"):
                 yield from (f"{found.what} is {found.interval}" for found in each.quantities(results))
@@ -336,7 +336,7 @@ def _read() -> dict[str, Any]:
     return tomllib.loads(files("tdcd.reproduction").joinpath("claims.toml").read_text(encoding="utf-8"))
 
 
-def table() -> tuple[Entry, ...]:
+def table() -> tuple[ClaimEntry, ...]:
     """All entries of ``claims.toml``, those on the objective as it is printed after the others."""
     plain, printed = [], []
     for entry in _read()["claims"]:
@@ -347,15 +347,15 @@ def table() -> tuple[Entry, ...]:
     return (*plain, *printed)
 
 
-def _entry(entry: Mapping[str, Any], figure: str) -> Entry:
-    compare = tuple(Comparison(**{"of": figure, **comparison}) for comparison in entry["compare"])
+def _entry(entry: Mapping[str, Any], figure: str) -> ClaimEntry:
+    compare = tuple(ClaimComparison(**{"of": figure, **comparison}) for comparison in entry["compare"])
     key = entry["key"] if "/" in entry["key"] else f"{figure}/{entry['key']}"
     shows = tuple((shown["measure"], shown.get("of", figure)) for shown in entry.get("shows", ()))
     section, about = entry.get("section", ""), entry.get("about", "runs")
-    return Entry(key, figure, entry["sentence"], compare, shows, section, about)
+    return ClaimEntry(key, figure, entry["sentence"], compare, shows, section, about)
 
 
-def _with_lambda_one(entry: Entry) -> Entry:
+def _with_lambda_one(entry: ClaimEntry) -> ClaimEntry:
     """The same on the figures with lambda = 1, as far as there are any."""
 
     def named(name: str) -> str:
@@ -367,7 +367,7 @@ def _with_lambda_one(entry: Entry) -> Entry:
         if all(named(name) in AS_PRINTED for name in each.needs)
     )
     shows = tuple((measure, named(of)) for measure, of in entry.shows if named(of) in AS_PRINTED)
-    return Entry(
+    return ClaimEntry(
         entry.key.replace(entry.figure, named(entry.figure)),
         named(entry.figure),
         entry.sentence,

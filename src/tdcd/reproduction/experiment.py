@@ -1,8 +1,8 @@
 """An experiment: curves over communication rounds, each a configuration run with several seeds.
 
-Each is one TOML file beside this module: ``[config]`` is an ordinary configuration, every ``[[curves]]`` entry adds its
-own keys, and ``[quick]`` changes what the default size makes smaller. ``like`` names another experiment, whose entries
-it has but for those of its own.
+Each is one TOML file next to this module: ``[config]`` is an ordinary configuration, every ``[[curves]]`` entry adds
+its own keys, and ``[quick]`` changes what the default size makes smaller. ``like`` names another experiment, whose
+entries it has but for those of its own.
 """
 
 import re
@@ -41,7 +41,7 @@ SETTABLE = ("train.precision", "data.keep")
 
 
 @dataclass(frozen=True)
-class Curve:
+class ExperimentCurve:
     """One line of the figure: a label and the configuration's keys, seed aside."""
 
     label: str
@@ -59,7 +59,7 @@ class Experiment:
 
     name: str
     title: str
-    curves: tuple[Curve, ...]
+    curves: tuple[ExperimentCurve, ...]
     """In the order of the swept quantity."""
     num_seeds: int
     chosen: tuple[str, ...]
@@ -67,7 +67,7 @@ class Experiment:
     inset: int | None = None
     """Enlarge the last points: so many of them."""
     metric: str | None = None
-    """A held-out metric to show beside the loss."""
+    """A held-out metric to show next to the loss."""
     against: tuple[Axis, ...] = ("rounds", "megabytes")
     """The axes of its figures, the most important one first."""
     phi_share: float = 0.0
@@ -112,7 +112,7 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
         keys = dict(entry)
         label, quick = keys.pop("label"), keys.pop("quick", {})
         smaller |= not full and bool(quick)
-        curves.append(Curve(label, override(merge(base, keys if full else merge(keys, quick)), assignments)))
+        curves.append(ExperimentCurve(label, override(merge(base, keys if full else merge(keys, quick)), assignments)))
     limits = found.get("limits", {"silos": [], "local_steps": []})
     chosen = found["chosen"] + ([] if full else found.get("quick_chosen", []))
     return Experiment(

@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.reproduction.results import CurveResult, ExperimentResult, Limit, Numbers
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Limit, SeedValues
 from tdcd.reproduction.statistics import errors, final, reached, rounds_by_curve, settled, slope, spread, t_interval
 from tdcd.theory.smoothness import Constants
-from tdcd.theory.staleness import IN_STEP
+from tdcd.theory.step_size import IN_STEP
 from tdcd.theory.theorem import noise_terms
 
 NEAR = 0.01
-"""Of the gap before training: a loss so near to the exact solution tells how fast runs get there."""
+"""Of the gap before training: a loss so near to the exact solution shows how fast runs get there."""
 
 
 @dataclass(frozen=True)
-class Measure:
+class ExperimentMeasure:
     """A quantity of an experiment, and how it is written."""
 
     words: str
     """What it is; with ``{}`` for the number or numbers."""
     form: str
-    compute: Callable[[ExperimentResult], Numbers]
+    compute: Callable[[ExperimentResult], SeedValues]
     """``[curves, seeds]``, or ``[1, seeds]`` for all curves together; a single column where no seed matters."""
 
-    def told(self, result: ExperimentResult) -> str:
+    def in_words(self, result: ExperimentResult) -> str:
         """The mean over seeds: for every curve, or for all of them with its interval."""
         with np.errstate(invalid="ignore", divide="ignore"):
             values = self.compute(result)
@@ -44,7 +44,7 @@ class Measure:
         each = [f"{curve.label}: {number}" for curve, number in zip(result.curves, numbers, strict=True)]
         return self.words.format(", ".join(each))
 
-    def _number(self, values: Numbers, diverged: NDArray[np.bool_]) -> str:
+    def _number(self, values: SeedValues, diverged: NDArray[np.bool_]) -> str:
         mean = float(np.mean(values))
         if np.isfinite(mean):
             return f"{mean:{self.form}}"
@@ -53,36 +53,36 @@ class Measure:
         return "diverged" if diverged.all() else f"diverged with {int(diverged.sum())} of {len(diverged)} seeds"
 
 
-def _each(compute: Callable[[CurveResult], Numbers]) -> Callable[[ExperimentResult], Numbers]:
+def _each(compute: Callable[[CurveResult], SeedValues]) -> Callable[[ExperimentResult], SeedValues]:
     return lambda result: np.stack([compute(curve) for curve in result.curves])
 
 
-def _one(compute: Callable[[ExperimentResult], Numbers | float]) -> Callable[[ExperimentResult], Numbers]:
+def _one(compute: Callable[[ExperimentResult], SeedValues | float]) -> Callable[[ExperimentResult], SeedValues]:
     return lambda result: np.atleast_2d(np.asarray(compute(result), np.float64))
 
 
-def _exactly(compute: Callable[[CurveResult], float]) -> Callable[[ExperimentResult], Numbers]:
+def _exactly(compute: Callable[[CurveResult], float]) -> Callable[[ExperimentResult], SeedValues]:
     return lambda result: np.array([[compute(curve)] for curve in result.curves])
 
 
-def _near(result: ExperimentResult) -> Numbers:
+def _near(result: ExperimentResult) -> SeedValues:
     """``[seeds]``: a loss near to the exact solution."""
     assert result.optimum is not None
-    level: Numbers = result.optimum + NEAR * (result.curves[0].losses[:, 0] - result.optimum)
+    level: SeedValues = result.optimum + NEAR * (result.curves[0].losses[:, 0] - result.optimum)
     return level
 
 
-def _to_first_end(result: ExperimentResult, curve: CurveResult, over: Numbers | None) -> Numbers:
+def _to_first_end(result: ExperimentResult, curve: CurveResult, over: SeedValues | None) -> SeedValues:
     """``[seeds]``: what a curve takes to the loss at which the first one ends."""
     assert over is not None
     return reached(curve, final(result.curves[0]), over)
 
 
-def excess(curve: CurveResult, plain: CurveResult) -> Numbers:
+def excess(curve: CurveResult, plain: CurveResult) -> SeedValues:
     """``[seeds]``: how far a curve lies above another where that ends, as a fraction of it."""
     as_long = curve.rounds <= plain.rounds[-1]
     shortened = replace(curve, rounds=curve.rounds[as_long], losses=curve.losses[:, as_long])
-    above: Numbers = final(shortened) / final(plain) - 1
+    above: SeedValues = final(shortened) / final(plain) - 1
     return above
 
 
@@ -112,7 +112,7 @@ def _phi(curve: CurveResult) -> float:
     return float(curve.hub_megabytes[-1]) / int(curve.rounds[-1]) / max(curve.hub_messages, 1)
 
 
-def _converged_errors(result: ExperimentResult) -> tuple[Numbers, Numbers]:
+def _converged_errors(result: ExperimentResult) -> tuple[SeedValues, SeedValues]:
     """``[curves, seeds]`` errors of the curves that no seed diverged with, and the quantity that is swept."""
     found, over = errors(result), np.array([swept(curve) for curve in result.curves])
     converged = np.isfinite(found).all(axis=1)
@@ -124,19 +124,19 @@ def swept(curve: CurveResult) -> float:
     return float(curve.label.split(",")[0].split()[-1])
 
 
-def _error_range(result: ExperimentResult) -> Numbers:
+def _error_range(result: ExperimentResult) -> SeedValues:
     """As a multiple of the smallest error, since experiments differ in their minibatches; B must not vary."""
     found, _ = _converged_errors(replace(result, curves=tuple(c for c in result.curves if "," not in c.label)))
-    wide: Numbers = np.ptp(found, axis=0) / found.min(axis=0)
+    wide: SeedValues = np.ptp(found, axis=0) / found.min(axis=0)
     return wide
 
 
-def _power(result: ExperimentResult) -> Numbers:
+def _power(result: ExperimentResult) -> SeedValues:
     found, over = _converged_errors(result)
     return slope(np.log(found), np.log(over))
 
 
-def _quarters(result: ExperimentResult) -> tuple[Numbers, Numbers]:
+def _quarters(result: ExperimentResult) -> tuple[SeedValues, SeedValues]:
     """``[seeds]``: the first curve's gap to the exact solution in the third quarter of the run and in the last."""
     assert result.optimum is not None
     losses = result.curves[0].losses
@@ -145,11 +145,11 @@ def _quarters(result: ExperimentResult) -> tuple[Numbers, Numbers]:
     return third - result.optimum, last - result.optimum
 
 
-def _closed(result: ExperimentResult) -> Numbers:
+def _closed(result: ExperimentResult) -> SeedValues:
     assert result.optimum is not None
     best = min(result.curves, key=lambda curve: float(settled(curve).mean()))
     start = best.losses[:, 0]
-    part: Numbers = (start - settled(best)) / (start - result.optimum)
+    part: SeedValues = (start - settled(best)) / (start - result.optimum)
     return part
 
 
@@ -173,72 +173,80 @@ def _room(of: Callable[[Limit], float]) -> Callable[[ExperimentResult], float]:
     return lambda result: min(limit.stable / of(limit) for limit in result.limits)
 
 
-def _metric(curve: CurveResult) -> Numbers:
+def _metric(curve: CurveResult) -> SeedValues:
     assert curve.metric is not None
-    last: Numbers = curve.metric[:, -1]
+    last: SeedValues = curve.metric[:, -1]
     return last
 
 
-MEASURES: Mapping[str, Measure] = {
-    "rounds": Measure("{} rounds to the loss at which the slowest curve ends", ".1f", rounds_by_curve),
-    "end": Measure("final loss {}", ".5f", _each(final)),
-    "error": Measure("gap that stays {}", ".2e", errors),
-    "near rounds": Measure(
+MEASURES: Mapping[str, ExperimentMeasure] = {
+    "rounds": ExperimentMeasure("{} rounds to the loss at which the slowest curve ends", ".1f", rounds_by_curve),
+    "end": ExperimentMeasure("final loss {}", ".5f", _each(final)),
+    "error": ExperimentMeasure("gap that stays {}", ".2e", errors),
+    "near rounds": ExperimentMeasure(
         "{} rounds until 99 % of the way is done",
         ".1f",
         lambda result: np.stack([reached(curve, _near(result)) for curve in result.curves]),
     ),
-    "near steps": Measure(
+    "near steps": ExperimentMeasure(
         "{} local steps until 99 % of the way is done",
         ",.0f",
         lambda result: np.stack([reached(curve, _near(result), curve.steps) for curve in result.curves]),
     ),
-    "megabytes": Measure(
+    "megabytes": ExperimentMeasure(
         "{} MB to the loss at which the first ends",
         ",.0f",
         lambda result: np.stack([_to_first_end(result, curve, curve.megabytes) for curve in result.curves]),
     ),
-    "accuracy": Measure("accuracy {}", ".2%", _each(_metric)),
-    "spread": Measure("the curves end within {} of the loss's fall", "z.2%", _one(spread)),
-    "range of the error": Measure("the gap that stays varies by {}", "z.0%", _one(_error_range)),
-    "power of the error": Measure("the gap that stays grows with the power {}", ".2f", _one(_power)),
-    "third quarter": Measure("gap {} in the third quarter of the run", ".2e", _one(lambda r: _quarters(r)[0])),
-    "last quarter": Measure("{} in the last", ".2e", _one(lambda r: _quarters(r)[1])),
-    "part of the way": Measure("{} of the way to the exact solution", ".2%", _one(_closed)),
-    "saving": Measure("{} times fewer bytes per local step with the largest Q", ".3g", _one(_saving)),
-    "saved inside": Measure("{} of the saved bytes are inside the silos", ".1%", _one(_saved_inside)),
-    "hub bytes": Measure("{} kB between hubs per local step", ".4g", _exactly(lambda curve: 1e3 * _per_step(curve)[1])),
-    "range of hub bytes": Measure("bytes between hubs per local step differ by {} over Q", ".2%", _one(_hub_range)),
-    "messages": Measure("{} messages per local step", ".3g", _exactly(lambda c: c.hub_messages / c.local_steps)),
-    "phi": Measure("{} MB of phi that a hub sends in a round", ".3g", _exactly(_phi)),
-    "model": Measure("{} MB of model", ".3g", _exactly(lambda curve: 4e-6 * curve.parameters)),
-    "limit of the bound": Measure(
+    "accuracy": ExperimentMeasure("accuracy {}", ".2%", _each(_metric)),
+    "spread": ExperimentMeasure("the curves end within {} of the loss's fall", "z.2%", _one(spread)),
+    "range of the error": ExperimentMeasure("the gap that stays varies by {}", "z.0%", _one(_error_range)),
+    "power of the error": ExperimentMeasure("the gap that stays grows with the power {}", ".2f", _one(_power)),
+    "third quarter": ExperimentMeasure(
+        "gap {} in the third quarter of the run", ".2e", _one(lambda r: _quarters(r)[0])
+    ),
+    "last quarter": ExperimentMeasure("{} in the last", ".2e", _one(lambda r: _quarters(r)[1])),
+    "part of the way": ExperimentMeasure("{} of the way to the exact solution", ".2%", _one(_closed)),
+    "saving": ExperimentMeasure("{} times fewer bytes per local step with the largest Q", ".3g", _one(_saving)),
+    "saved inside": ExperimentMeasure("{} of the saved bytes are inside the silos", ".1%", _one(_saved_inside)),
+    "hub bytes": ExperimentMeasure(
+        "{} kB between hubs per local step", ".4g", _exactly(lambda curve: 1e3 * _per_step(curve)[1])
+    ),
+    "range of hub bytes": ExperimentMeasure(
+        "bytes between hubs per local step differ by {} over Q", ".2%", _one(_hub_range)
+    ),
+    "messages": ExperimentMeasure(
+        "{} messages per local step", ".3g", _exactly(lambda c: c.hub_messages / c.local_steps)
+    ),
+    "phi": ExperimentMeasure("{} MB of phi that a hub sends in a round", ".3g", _exactly(_phi)),
+    "model": ExperimentMeasure("{} MB of model", ".3g", _exactly(lambda curve: 4e-6 * curve.parameters)),
+    "limit of the bound": ExperimentMeasure(
         "the bound's terms without T: {} with all constants 1",
         ".4g",
         _one(lambda result: sum(_bound(4, swept(result.curves[0])))),
     ),
-    "power of N in the bound": Measure(
+    "power of N in the bound": ExperimentMeasure(
         "the bound's third term grows with the power {}", ".3g", _one(_bound_power(lambda n: _bound(n, 1)[1]))
     ),
-    "power of Q in the bound": Measure(
+    "power of Q in the bound": ExperimentMeasure(
         "the bound's third term grows with the power {}", ".3g", _one(_bound_power(lambda q: _bound(1, q)[1]))
     ),
-    "room as printed": Measure(
+    "room as printed": ExperimentMeasure(
         "the largest stable step size is down to {} times the largest that the printed condition admits",
         ".3g",
         _one(_room(lambda limit: limit.printed)),
     ),
-    "room with N": Measure(
+    "room with N": ExperimentMeasure(
         "the largest stable step size is at least {} times the largest that the condition with N admits",
         ".3g",
         _one(_room(lambda limit: limit.proof)),
     ),
-    "seconds": Measure(
+    "seconds": ExperimentMeasure(
         "{} s to the loss at which the run in step ends",
         ".3g",
         lambda result: np.stack([_to_first_end(result, curve, curve.seconds) for curve in result.curves]),
     ),
-    "times sooner": Measure(
+    "times sooner": ExperimentMeasure(
         "{} times sooner",
         ".1f",
         _one(
@@ -248,12 +256,12 @@ MEASURES: Mapping[str, Measure] = {
             )
         ),
     ),
-    "excess": Measure(
+    "excess": ExperimentMeasure(
         "loss against the first: {}",
         "+z.2%",
         lambda result: np.stack([excess(curve, result.curves[0]) for curve in result.curves]),
     ),
-    "hub share": Measure(
+    "hub share": ExperimentMeasure(
         "{} of the first one's bytes between hubs",
         ".3f",
         lambda result: np.array([[c.hub_megabytes[-1] / result.curves[0].hub_megabytes[-1]] for c in result.curves]),

@@ -1,4 +1,7 @@
-"""What experiments gave: ``results.json``, from which the page, the pictures and every verdict follow.
+"""The results of experiments: ``results.json``, from which the page, the pictures and every verdict follow.
+
+With them: what the runs were made with, from their manifests, and times of real processes next to predicted ones, from
+a file that ``python -m benchmarks stragglers`` wrote.
 
 A figure that is run later joins those that are there, and takes the place of one of the same name.
 """
@@ -7,21 +10,25 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tdcd.config import Config
+from tdcd.records.manifest import Manifest
+from tdcd.records.run_folder import RunFolder
 from tdcd.reproduction.experiment import NAMES, Axis
 
 FORMAT = 2
 """Of ``results.json``."""
 LAST = 5
 """Final losses are means over this many last evaluations, if there are many."""
-Numbers = NDArray[np.float64]
+SeedValues = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,15 +38,15 @@ class CurveResult:
     label: str
     rounds: NDArray[np.int64]
     """``[evaluations]``."""
-    losses: Numbers
+    losses: SeedValues
     """``[seeds, evaluations]``: the training loss of the global model; not a number after a run diverged."""
-    megabytes: Numbers
+    megabytes: SeedValues
     """``[evaluations]``: sent over all links."""
-    hub_megabytes: Numbers
+    hub_megabytes: SeedValues
     """``[evaluations]``: sent between hubs."""
-    metric: Numbers | None = None
+    metric: SeedValues | None = None
     """``[seeds, evaluations]``: the experiment's held-out metric."""
-    seconds: Numbers | None = None
+    seconds: SeedValues | None = None
     """``[evaluations]``: the predicted time until this round is over, on the configuration's network."""
     local_steps: int = 1
     """Q."""
@@ -64,10 +71,10 @@ class CurveResult:
             return np.asarray(~np.isfinite(self.losses).all(axis=1) | (self.last_losses > self.losses[:, 0]))
 
     @property
-    def last_losses(self) -> Numbers:
+    def last_losses(self) -> SeedValues:
         """``[seeds]``: the mean of the last evaluations, at most a quarter of all."""
         count = max(1, min(LAST, self.losses.shape[1] // 4))
-        last: Numbers = self.losses[:, -count:].mean(axis=1)
+        last: SeedValues = self.losses[:, -count:].mean(axis=1)
         return last
 
 
@@ -105,13 +112,13 @@ class ExperimentResult:
     metric: str | None = None
     against: tuple[Axis, ...] = ("rounds", "megabytes")
     made: dict[str, Any] = field(default_factory=dict)
-    """Versions, hardware, precision and times; see :func:`tdcd.reproduction.provenance.made_with`."""
+    """Versions, hardware, precision and times; see :func:`tdcd.reproduction.results.made_with`."""
 
     limits: tuple[Limit, ...] = ()
 
     @property
     def num_seeds(self) -> int:
-        """Of every curve."""
+        """Seeds of every curve."""
         return len(self.curves[0].losses)
 
     @property
@@ -121,7 +128,7 @@ class ExperimentResult:
 
     @property
     def size_in_words(self) -> str:
-        """How large it is, beside the paper's."""
+        """How large it is, compared with the paper's."""
         return "the paper's size" if self.full_size else "smaller than the paper's size"
 
 
@@ -162,8 +169,10 @@ def read_results(path: Path) -> dict[str, ExperimentResult]:
         if found.get("format") == FORMAT:
             return {name: _result(figure) for name, figure in found["figures"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}; move it away, and the runs beside it are read again") from None
-    raise ValueError(f"{path} is of another version of tdcd: move it away, and the runs beside it are read again")
+        raise ValueError(
+            f"{path} is damaged: {error!r}; move it away, and the runs next to it are read again"
+        ) from None
+    raise ValueError(f"{path} is of another version of tdcd: move it away, and the runs next to it are read again")
 
 
 def _result(figure: dict[str, Any]) -> ExperimentResult:
@@ -184,7 +193,7 @@ ARRAYS = ("losses", "megabytes", "hub_megabytes", "metric", "seconds")
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """A value in the types of JSON."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, np.ndarray | np.generic):
@@ -207,3 +216,96 @@ def _table(result: ExperimentResult) -> Iterator[list[Any]]:
                 row = [curve.rounds[place], curve.steps[place], curve.megabytes[place], curve.hub_megabytes[place]]
                 numbers = [_plain(value) for value in (*row, loss, metric[place])]
                 yield [curve.label, seed, *("" if number is None else number for number in numbers), data]
+
+
+class MeasuredCurve(BaseModel):
+    """One run of real processes, one entry per evaluation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    label: str
+    rounds: list[int]
+    losses: list[float]
+    seconds: list[float]
+    """Measured."""
+    predicted: list[float]
+    """By the network model."""
+
+    def until(self, level: float, times: Sequence[float]) -> float:
+        """When the loss comes down to ``level``, between evaluations along a line; infinite if never."""
+        place = next((place for place, loss in enumerate(self.losses) if loss <= level), None)
+        if place is None:
+            return math.inf
+        if place == 0:
+            return times[0]
+        above, below = self.losses[place - 1 : place + 1]
+        return times[place - 1] + (above - level) / (above - below) * (times[place] - times[place - 1])
+
+
+class MeasuredTimes(BaseModel):
+    """Real federations that differ in their variant, that in step first."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    about: str
+    """The federation in words."""
+    curves: list[MeasuredCurve]
+
+
+def read_measured(path: Path) -> MeasuredTimes:
+    """What was measured."""
+    try:
+        return MeasuredTimes.model_validate(json.loads(path.read_text(encoding="utf-8"))["stragglers"])
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValidationError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{path} has no measured times: write it with python -m benchmarks stragglers --json {path}"
+        ) from None
+
+
+def made_with(config: Config, folders: Iterable[Path]) -> dict[str, Any]:
+    """Versions, commit, device, precision and times of an experiment's runs.
+
+    ``with`` has an entry for every set of versions and machine, which is one unless runs were continued elsewhere.
+    """
+    sessions = [session for folder in folders for session in _sessions(folder)]
+    sets: list[dict[str, Any]] = []
+    for session in sessions:
+        one = {"versions": session["versions"], "hardware": session["hardware"]}
+        if one not in sets:
+            sets.append(one)
+    return {
+        "with": sets,
+        "started": min((session["started"] for session in sessions), default=None),
+        "ended": max((session["ended"] for session in sessions if session["ended"]), default=None),
+        "precision": config.train.precision,
+        "dtype": config.dtype,
+    }
+
+
+def _sessions(folder: Path) -> list[dict[str, Any]]:
+    manifest = Manifest(RunFolder(folder))
+    # Earlier versions wrote none.
+    return list(manifest.read().get("sessions", [])) if manifest.exists else []
+
+
+def made_in_words(made: dict[str, Any]) -> str:
+    """A line below a figure."""
+    parts = [_one(each) for each in made.get("with", [])]
+    if not parts:
+        return "versions and device are not known"
+    when = f"{made['started'] or '?'} to {made['ended'] or '?'}"
+    device = made["with"][0]["hardware"]["device"]
+    products = "float32" if made["dtype"] == "float64" or device.startswith("cpu") else made["precision"]
+    return f"{'; then '.join(parts)}; matrix products in {products}; {when}"
+
+
+def _one(each: dict[str, Any]) -> str:
+    versions, hardware = each["versions"], each["hardware"]
+    commit = f" at commit {versions['commit'][:12]}" if "commit" in versions else ""
+    dirty = " with changes" if versions.get("commit", "").endswith("-dirty") else ""
+    kind, _, name = hardware["device"].partition(" ")
+    device = hardware["cpu"] if kind == "cpu" else name
+    cores = f", {hardware['cores']} cores" if kind == "cpu" else ""
+    return f"tdcd {versions['tdcd']}{commit}{dirty}, JAX {versions['jax']}, {device}{cores}"

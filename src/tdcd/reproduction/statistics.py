@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.reproduction.results import CurveResult, ExperimentResult, Numbers
+from tdcd.reproduction.results import CurveResult, ExperimentResult, SeedValues
 
 CONFIDENCE = 0.95
 
@@ -28,7 +28,7 @@ class Interval(NamedTuple):
         return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
 
 
-def t_interval(values: Numbers, confidence: float = CONFIDENCE) -> Interval:
+def t_interval(values: SeedValues, confidence: float = CONFIDENCE) -> Interval:
     """The interval of a mean over seeds; of a single value, the value.
 
     Nothing is known where some are not finite. All the same infinity, by runs that all diverge, is as clear as can be.
@@ -47,17 +47,17 @@ def t_interval(values: Numbers, confidence: float = CONFIDENCE) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def final(curve: CurveResult) -> Numbers:
+def final(curve: CurveResult) -> SeedValues:
     """``[seeds]``: the mean loss of the last evaluations; infinite if the run diverged."""
     return np.where(curve.diverged, np.inf, curve.last_losses)
 
 
-def settled(curve: CurveResult) -> Numbers:
+def settled(curve: CurveResult) -> SeedValues:
     """``[seeds]``: the mean loss of the second half of the run: of one that has converged, what stays."""
     return np.where(curve.diverged, np.inf, curve.losses[:, curve.losses.shape[1] // 2 :].mean(axis=1))
 
 
-def reached(curve: CurveResult, level: Numbers, over: NDArray[np.int64] | Numbers | None = None) -> Numbers:
+def reached(curve: CurveResult, level: SeedValues, over: NDArray[np.int64] | SeedValues | None = None) -> SeedValues:
     """``[seeds]``: where each seed's loss first comes down to its ``level``; infinite if never, or if the run diverges.
 
     Between evaluations the loss is taken to fall along a line.
@@ -78,45 +78,45 @@ def reached(curve: CurveResult, level: Numbers, over: NDArray[np.int64] | Number
     return found
 
 
-def slowest_end(result: ExperimentResult) -> Numbers:
+def slowest_end(result: ExperimentResult) -> SeedValues:
     """``[seeds]``: the highest loss at which a curve ends; one that all curves reach, those apart that diverge."""
     ends = np.stack([final(curve) for curve in result.curves])
-    highest: Numbers = np.max(np.where(np.isfinite(ends), ends, -np.inf), axis=0)
+    highest: SeedValues = np.max(np.where(np.isfinite(ends), ends, -np.inf), axis=0)
     return highest
 
 
-def rounds_by_curve(result: ExperimentResult) -> Numbers:
+def rounds_by_curve(result: ExperimentResult) -> SeedValues:
     """``[curves, seeds]``: rounds to the loss at which the slowest curve ends, which all can reach."""
     return np.stack([reached(curve, slowest_end(result)) for curve in result.curves])
 
 
-def errors(result: ExperimentResult) -> Numbers:
+def errors(result: ExperimentResult) -> SeedValues:
     """``[curves, seeds]``: the gap to the exact solution that stays; infinite after a run diverged."""
     assert result.optimum is not None
-    gaps: Numbers = np.stack([settled(curve) for curve in result.curves]) - result.optimum
+    gaps: SeedValues = np.stack([settled(curve) for curve in result.curves]) - result.optimum
     return gaps
 
 
-def spread(result: ExperimentResult) -> Numbers:
+def spread(result: ExperimentResult) -> SeedValues:
     """``[seeds]``: how far apart the curves end, as a fraction of the distance that the loss falls."""
     ends = np.stack([final(curve) for curve in result.curves])
     fall = result.curves[0].losses[:, 0] - ends.min(axis=0)
-    apart: Numbers = (ends.max(axis=0) - ends.min(axis=0)) / fall
+    apart: SeedValues = (ends.max(axis=0) - ends.min(axis=0)) / fall
     return apart
 
 
-def spread_at_equal_steps(result: ExperimentResult) -> tuple[int, Numbers]:
+def spread_at_equal_steps(result: ExperimentResult) -> tuple[int, SeedValues]:
     """The most local steps after which all curves that do not diverge were evaluated, and their ``[seeds]`` spread."""
     curves = [curve for curve in result.curves if not curve.diverged.any()]
     steps = max(set.intersection(*({*curve.steps.tolist()} for curve in curves)))
     losses = np.stack([curve.losses[:, curve.steps.tolist().index(steps)] for curve in curves])
     fall = curves[0].losses[:, 0] - losses.min(axis=0)
-    apart: Numbers = np.ptp(losses, axis=0) / np.where(fall > 0, fall, np.inf)
+    apart: SeedValues = np.ptp(losses, axis=0) / np.where(fall > 0, fall, np.inf)
     return steps, apart
 
 
-def slope(values: Numbers, over: Numbers) -> Numbers:
+def slope(values: SeedValues, over: SeedValues) -> SeedValues:
     """``[seeds]``: the slope of the line through ``[curves, seeds]`` values, by least squares."""
     centred = over - over.mean()
-    found: Numbers = centred @ values / (centred @ centred)
+    found: SeedValues = centred @ values / (centred @ centred)
     return found

@@ -18,12 +18,10 @@ from tdcd.data import DataUnavailable
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
-from tdcd.reproduction.experiment import FALLBACKS, Curve, Experiment, merge
-from tdcd.reproduction.provenance import made_with
-from tdcd.reproduction.results import CurveResult, ExperimentResult, Limit
+from tdcd.reproduction.experiment import FALLBACKS, Experiment, ExperimentCurve, merge
+from tdcd.reproduction.results import CurveResult, ExperimentResult, Limit, made_with
 from tdcd.theory import RoundMap, max_step_size
-from tdcd.training.sweep.plans import planned, source_table
-from tdcd.training.sweep.runner import SweepProgress, Task, run_all
+from tdcd.training.sweep.runner import RunTask, SweepProgress, planned, run_all, source_table
 from tdcd.training.train import ledger_of, simulate
 
 
@@ -38,7 +36,7 @@ def run_experiment(
     """Run what is missing under ``out`` and gather all curves; ``devices`` as for :func:`tdcd.config.resolve.plan`."""
     asked, (experiment, reason) = experiment, _with_available_data(experiment)
     tasks = [
-        Task(
+        RunTask(
             f"{experiment.name}, {curve.label}, seed {seed}",
             check_config(merge(curve.keys, {"seed": seed})),
             out / experiment.name / curve.slug / f"seed-{seed}",
@@ -80,7 +78,8 @@ def _limits(config: Config, wanted: Sequence[tuple[int, int]]) -> Iterator[Limit
     """The largest step sizes on an experiment's table, with other N and Q."""
     for silos in dict.fromkeys(silos for silos, _ in wanted):
         changed = config.model_copy(update={"federation": config.federation.model_copy(update={"silos": silos})})
-        rounds = RoundMap.of(planned(changed).federation, config.model.l2)
+        own = planned(changed)
+        rounds = RoundMap.of(own.federation, own.objective.l2)
         for steps in (steps for other, steps in wanted if other == silos):
             proof, printed = (max_step_size(rounds.constants, steps, silos, each) for each in ("proof", "printed"))
             yield Limit(silos, steps, rounds.largest_stable(steps, proof), proof, printed)
@@ -112,7 +111,7 @@ def stand_in(experiment: Experiment) -> Experiment:
         changed = {**curve.keys["data"], "source": source}
         if data.rows is not None and data.rows > available:
             del changed["rows"]
-        curves.append(Curve(curve.label, {**curve.keys, "data": changed}))
+        curves.append(ExperimentCurve(curve.label, {**curve.keys, "data": changed}))
     return replace(experiment, name=f"{experiment.name}-{source}", curves=tuple(curves))
 
 
@@ -136,8 +135,8 @@ def _gather(
         None if metric is None else np.array(list(rows(lambda record: record.metrics["test"][metric]))),
         # A baseline may take fewer than its configuration says.
         local_steps=longest[-1].iteration // max(longest[-1].round, 1),
-        batch_size=config.train.batch_size,
-        step_size=config.train.step_size,
+        batch_size=int(config.train.batch_size),
+        step_size=float(config.train.step_size),
         hub_messages=longest[-1].messages.hub_to_hub // max(longest[-1].round, 1),
         parameters=sum(silo["parameters"] for silo in facts["silos"]),
     )
@@ -153,7 +152,7 @@ def predicted_ends(config: Config, rounds: int, phi_share: float) -> list[float]
     assert network.step_ms is not None
     simulation, step = simulate(own), network.step_ms / 1e3
     ledger = ledger_of(simulation, simulation.init().blocks)
-    compute = Compute(phi_share * config.train.local_steps * step, step)
+    compute = Compute(phi_share * own.settings.local_steps * step, step)
     return predict(own, ledger, network_of(network), compute, network.slower).ends(rounds)
 
 

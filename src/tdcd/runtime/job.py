@@ -13,13 +13,13 @@ import numpy as np
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import block_bytes
 from tdcd.config import Config, ConfigError
+from tdcd.config.checks import weight_keys
 from tdcd.config.losses import combine_of
-from tdcd.config.members import variant_of
+from tdcd.config.members import variant_of, with_steps
 from tdcd.config.resolve import block_named, has_bias, objective_of, settings_of
-from tdcd.config.weighting import weight_keys
 from tdcd.core.codecs.codec import WIRE_DTYPES, sent_up
 from tdcd.core.combine import Combine
-from tdcd.core.round import FlowName, Round, Widths, round_of
+from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.timing import HubTiming, followed
 from tdcd.core.trees import leaves_of
@@ -27,8 +27,8 @@ from tdcd.core.variant import Variant
 from tdcd.core.visible import one_line
 from tdcd.core.words import counted
 from tdcd.federation.party_names import client_of, hub_of
-from tdcd.records.patience import Stopping
-from tdcd.runtime.messages.messages import FiguresPart, PhiPart, ScoresPart, SlopePart
+from tdcd.records.outcome import Stopping
+from tdcd.runtime.messages.messages import PublishedKind
 from tdcd.runtime.messages.structure import SettingValue
 
 
@@ -51,15 +51,6 @@ class Lost(IncompatibleParties):
     """A hub lacks what it needs to continue. It leaves without a word, so that the others hold the round and wait."""
 
 
-_FLOWS: dict[str, FlowName] = {
-    PhiPart.tag(): "phi",
-    ScoresPart.tag(): "scores",
-    SlopePart.tag(): "slope",
-    FiguresPart.tag(): "figures",
-}
-"""The flow of every part of an exchange, by its name on the wire."""
-
-
 @dataclass(frozen=True)
 class Topology:
     """Which hubs are sent which message: the routes of a round's flows, by the hubs' names."""
@@ -70,17 +61,11 @@ class Topology:
     label_hub: str | None = None
     """The only one that has labels; None if all have them."""
 
-    def is_sent(self, kind: str, sender: str, receiver: str) -> bool:
-        """Whether a party is a hub that sends another one messages of this kind, called as on the wire."""
-        if sender not in self.hubs or receiver not in self.hubs:
-            return False
-        if kind not in _FLOWS:
-            return sender != receiver
-        return self.hubs.index(receiver) in self.round.receivers(_FLOWS[kind], self.hubs.index(sender))
-
-    def receivers(self, kind: str, sender: str) -> list[str]:
-        """The hubs that a hub sends messages of this kind to, in silo order."""
-        return [hub for hub in self.hubs if self.is_sent(kind, sender, hub)]
+    def receivers(self, what: PublishedKind, sender: str) -> list[str]:
+        """The hubs that a hub sends its part of a flow to, in silo order; what comes before round 0 goes to all."""
+        if what in ("hello", "opening"):
+            return [hub for hub in self.hubs if hub != sender]
+        return [self.hubs[silo] for silo in self.round.receivers(what, self.hubs.index(sender))]
 
     @property
     def broadcasters(self) -> tuple[str, ...]:
@@ -116,8 +101,9 @@ class Job:
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
         if self.config.model.loss is not None:
             objective_of(self.config, self.config.model.loss)
-        if problem := self.variant.carried_problem(len(self.config.silos)):
-            problems.append(f"train.variant: {problem}")
+        problems += [f"train.variant: {clash.sentence}" for clash in self.variant.clashes(len(self.config.silos))]
+        if self.variant.drawn_problem:
+            problems.append(f"train.participation: {self.variant.drawn_problem}")
         problems += _only_simulated(self.variant, self.config.dtype) + self._late()
         if problems:
             raise ConfigError(problems)
@@ -131,6 +117,9 @@ class Job:
         is_late = self.timing.rounds or self.timing.longest_period > 1
         if grace and is_late:
             return [f"train.variant: {timing} does not go with federation.client_grace_s = {grace}"]
+        if is_late and not self.variant.all_answer:
+            # A client that is not drawn for a round would have to send phi of later ones.
+            return [f"train.variant: {timing} does not go with {self.variant.participation}"]
         return []
 
     @cached_property
@@ -156,7 +145,7 @@ class Job:
     @cached_property
     def settings(self) -> Settings:
         """The numbers of Algorithm 1."""
-        return settings_of(self.config)
+        return self._steps[0]
 
     @cached_property
     def most_bytes(self) -> int:
@@ -166,7 +155,11 @@ class Job:
     @cached_property
     def variant(self) -> Variant:
         """The member of the TDCD family."""
-        return variant_of(self.config)
+        return self._steps[1]
+
+    @cached_property
+    def _steps(self) -> tuple[Settings, Variant]:
+        return with_steps(self.config, settings_of(self.config), variant_of(self.config))
 
     @cached_property
     def combine(self) -> Combine:
@@ -188,7 +181,7 @@ class Job:
     def _blocks(self) -> dict[int, Block]:
         return {}
 
-    @property
+    @cached_property
     def hubs(self) -> tuple[str, ...]:
         """All hubs, in silo order."""
         return tuple(hub_of(silo.name) for silo in self.config.silos)
@@ -213,6 +206,16 @@ class Job:
         if holder is None:
             return ""
         return "here, and in no other silo" if holder == silo else f"not here: only silo '{holder}' has them"
+
+    @cached_property
+    def has_grace(self) -> bool:
+        """Whether a hub may continue without a client that does not answer."""
+        return self.config.federation.client_grace_s is not None
+
+    @cached_property
+    def may_be_absent(self) -> bool:
+        """Whether a round may lack samples of clients: those that do not answer, or that it does not draw."""
+        return self.has_grace or not self.variant.all_answer
 
     @cached_property
     def sends_weights(self) -> bool:
@@ -266,12 +269,6 @@ def _shared(config: Config, *, exclude_defaults: bool) -> dict[str, Any]:
 
 def _only_simulated(variant: Variant, dtype: str) -> list[str]:
     """The parts of a variant that real parties cannot honour, each with the reason."""
-    problems = []
-    if not variant.all_answer:
-        problems.append(
-            "train.participation: real clients answer when they can, so only a simulation draws who does; "
-            "federation.client_grace_s says how long a hub waits for one"
-        )
     sent: list[tuple[Any, str, str]] = [
         (exchange, name, kind)
         for exchange in dict.fromkeys((variant.exchange, variant.client_exchange))
@@ -280,7 +277,7 @@ def _only_simulated(variant: Variant, dtype: str) -> list[str]:
     block = sent_up(np.zeros((1, 1), dtype), variant.block_exchange)
     sent += [(variant.block_exchange, "block", str(leaf.dtype)) for leaf in leaves_of(block)]
     allowed = ", ".join(WIRE_DTYPES)
-    return problems + [
+    return [
         f"train.variant: {exchange} sends '{name}' as {kind}, but hubs send only {allowed}"
         for exchange, name, kind in sent
         if kind not in (*WIRE_DTYPES, dtype)

@@ -135,7 +135,7 @@ def _exchange(message: bytes) -> list[bytes]:
     room = np.zeros(-(-max(sizes) // step) * step, np.uint8)
     room[: len(message)] = np.frombuffer(message, np.uint8)
     gathered = np.asarray(multihost_utils.process_allgather(room))
-    return [one[:size].tobytes() for one, size in zip(gathered, sizes, strict=True)]
+    return [padded[:size].tobytes() for padded, size in zip(gathered, sizes, strict=True)]
 
 
 def of_first(tree: Tree, hosts: Hosts) -> Tree:
@@ -143,24 +143,24 @@ def of_first(tree: Tree, hosts: Hosts) -> Tree:
     leaves, structure = jax.tree.flatten(tree)
     arrays = [np.asarray(leaf) for leaf in leaves]
     message = hosts.exchange(b"".join(array.tobytes() for array in arrays) if hosts.here == 0 else b"")[0]
-    found, start = [], 0
+    parts, start = [], 0
     for array in arrays:
-        found.append(np.frombuffer(message, array.dtype, array.size, start).reshape(array.shape).copy())
+        parts.append(np.frombuffer(message, array.dtype, array.size, start).reshape(array.shape).copy())
         start += array.nbytes
-    return jax.tree.unflatten(structure, found)
+    return jax.tree.unflatten(structure, parts)
 
 
 def whole(table: HostRows, figures: NDArray[Any], hosts: Hosts) -> NDArray[Any]:
     """``[M, ...]``: figures of all samples, from those ``[h, ...]`` of the rows that each process has."""
-    found = np.zeros((len(table), *figures.shape[1:]), figures.dtype)
+    joined = np.zeros((len(table), *figures.shape[1:]), figures.dtype)
     numbers = table.here
     for start in range(0, len(table), SAMPLES_AT_ONCE):
         first, last = np.searchsorted(numbers, [start, start + SAMPLES_AT_ONCE])
         for message in hosts.exchange(numbers[first:last].tobytes() + figures[first:last].tobytes()):
             count = len(message) // (numbers.itemsize + row_bytes(figures))
             own = np.frombuffer(message, numbers.dtype, count)
-            found[own] = np.frombuffer(message, figures.dtype, offset=own.nbytes).reshape(count, *figures.shape[1:])
-    return found
+            joined[own] = np.frombuffer(message, figures.dtype, offset=own.nbytes).reshape(count, *figures.shape[1:])
+    return joined
 
 
 def join(coordinator: str, process: int, processes: int) -> None:

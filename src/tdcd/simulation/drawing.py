@@ -47,8 +47,8 @@ def _draw(
         return jax.vmap(partial(first_distinct, size=size, num_samples=num_samples))(draws)
 
     at_once = max(1, PLACES_AT_ONCE // (count * num_samples))
-    ids, found = jax.lax.map(one_round, first_round + jnp.arange(rounds, dtype=np.uint64), batch_size=at_once)
-    return ids, (found >= size).all()
+    ids, distinct = jax.lax.map(one_round, first_round + jnp.arange(rounds, dtype=np.uint64), batch_size=at_once)
+    return ids, (distinct >= size).all()
 
 
 def philox(seed: Array, stream: Array, size: int) -> Array:

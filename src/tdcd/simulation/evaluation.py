@@ -16,7 +16,7 @@ from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.objective import Objective, Tree
 
 
-@partial(jax.jit, static_argnames=("rows", "blocks", "several", "fixed"))
+@partial(jax.jit, static_argnames=("rows", "blocks", "is_batch", "fixed"))
 def scores(
     hub_blocks: list[Tree],
     features: list[Array],
@@ -24,7 +24,7 @@ def scores(
     *,
     rows: int,
     blocks: tuple[Block, ...],
-    several: bool,
+    is_batch: bool,
     fixed: FixedPoint | None = None,
 ) -> Array:
     """The summed phi of all silos, for ``rows`` samples from ``begin`` on; ``[S, rows, C]`` of ``several`` runs.
@@ -34,14 +34,14 @@ def scores(
     dtype = jax.tree.leaves(hub_blocks)[0].dtype
     parts = [jax.lax.dynamic_slice_in_dim(part, begin, rows).astype(dtype)[None] for part in features]
 
-    def one(hub_blocks: list[Tree]) -> Array:
+    def of_run(hub_blocks: list[Tree]) -> Array:
         phis = [
             algorithm.phi(block, part, apply=phi_in_portions(model))[0]
             for model, block, part in zip(blocks, hub_blocks, parts, strict=True)
         ]
         return sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis)
 
-    return jax.vmap(one)(hub_blocks) if several else one(hub_blocks)
+    return jax.vmap(of_run)(hub_blocks) if is_batch else of_run(hub_blocks)
 
 
 @partial(jax.jit, static_argnames=("objective",))

@@ -63,7 +63,7 @@ def phi_of_all(block: Tree, table: HostRows, model: Block, hosts: Hosts) -> NDAr
         own = table.places[numbers[start : start + size]]
         # One size for all chunks, so that one program does; a host without rows learns the shape from any.
         rows = table.rows[np.resize(own if len(own) else [0], size)]
-        phi = evaluation.scores([block], [rows], 0, rows=size, blocks=(model,), several=False)
+        phi = evaluation.scores([block], [rows], 0, rows=size, blocks=(model,), is_batch=False)
         chunks.append(np.asarray(phi)[: len(own)])
     return whole(table, np.concatenate(chunks), hosts)
 

@@ -58,7 +58,7 @@ def track_largest(before: Any, phis: Sequence[Array], magnitudes: Sequence[Any])
     def largest(numbers: Any) -> Array:
         return jnp.max(jnp.where(jnp.isfinite(numbers), jnp.abs(numbers), 0), initial=0)
 
-    blocks = [largest(jnp.asarray(one, before.dtype)) for one in magnitudes]
+    blocks = [largest(jnp.asarray(magnitude, before.dtype)) for magnitude in magnitudes]
     return jnp.maximum(before, jnp.stack([jnp.stack([largest(phi) for phi in phis]), jnp.stack(blocks)]))
 
 
@@ -68,9 +68,9 @@ def check_largest(variant: Variant, silos: Sequence[Silo], largest: Any) -> None
     Args:
         largest: ``[..., 2, N]``, the largest magnitudes of phi and of blocks.
     """
-    found = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
+    magnitudes = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
     forms = (("phi", variant.summed_phi), ("a client's block", variant.summed_blocks))
-    for (what, form), each in zip(forms, found, strict=True):
+    for (what, form), each in zip(forms, magnitudes, strict=True):
         for silo, number in zip(silos, each, strict=True):
             if form is not None and number > form.largest:
                 raise BeyondRangeError(beyond(f"silo '{silo.name}': {what}", float(number), form.largest))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any, Self
 
 import jax
@@ -13,13 +14,14 @@ from tdcd.blocks.base import Block
 from tdcd.core.codecs.codec import Sending, encode_scores, seed_words
 from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.execution import Execution
+from tdcd.core.family.scaled import mean_products, products
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
-from tdcd.federation.silos import Federation, start_blocks
+from tdcd.federation.silos import Federation, Silo, start_blocks
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
@@ -70,6 +72,7 @@ class Simulation:
         execution: Execution | None = None,
         variant: Variant | None = None,
         most_rounds: int = ROUNDS_PER_CALL,
+        turns: int = 1,
     ) -> Self:
         """Several runs that differ only in seed, step size, l2 and row splits, as one simulation.
 
@@ -77,9 +80,11 @@ class Simulation:
 
         Args:
             most_rounds: no more are ever run at a time.
+            turns: the rounds of an engine in one communication round: of a baseline whose hubs take turns, one each.
         """
         simulation = cls.__new__(cls)
         simulation._set_up(tuple(runs), blocks, execution, variant, most_rounds)
+        simulation.turns = turns
         return simulation
 
     def _set_up(
@@ -91,6 +96,9 @@ class Simulation:
         most_rounds: int = ROUNDS_PER_CALL,
     ) -> None:
         self.federation, self.objective, self.settings = runs[0]
+        if self.settings.is_automatic:
+            raise ValueError("settings.step_size = 'auto': a simulation takes numbers; tdcd.train chooses them")
+        self.turns = 1
         self.blocks, self.variant = tuple(blocks), variant or Variant()
         self.execution = execution or Execution()
         self.devices = Devices.first(self.execution.devices)
@@ -101,8 +109,8 @@ class Simulation:
         self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
         if self.variant.carried is not None and (self.devices.count > 1 or self.hosts is not None or len(runs) > 1):
             raise ValueError(f"{self.variant.update}: memories of clients need one run on one device")
-        if clash := self.variant.carried_problem(len(blocks)):
-            raise ValueError(clash)
+        for clash in self.variant.clashes(len(blocks)):
+            raise ValueError(clash.sentence)
         if self.variant.is_private and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once cannot have noise of their own: run them one by one")
         if len(blocks) != federation.num_silos:
@@ -131,9 +139,9 @@ class Simulation:
                 most_rounds,
                 weights_of(federation, settings.dtype),
             )
-            both = zip(federation.silos, self._tables, strict=True)
+            tables = zip(federation.silos, self._tables, strict=True)
             stays = self._stays_on_device(problem)
-            on_device = [put_table(silo, table, self.devices) for silo, table in both] if stays else None
+            on_device = [put_table(silo, table, self.devices) for silo, table in tables] if stays else None
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
         self._on_device = self.devices.here(on_device) if self.hosts is None else None
 
@@ -141,6 +149,11 @@ class Simulation:
         """What rounds and evaluations of a member of the family send here."""
         statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
         return round_of(variant, self.federation.num_silos, Widths(self.phi_width, statistic, weighs))
+
+    @property
+    def tables(self) -> list[Any]:
+        """Every silo's training rows, as they lie on the host."""
+        return self._tables
 
     @property
     def engine(self) -> str:
@@ -184,14 +197,42 @@ class Simulation:
         depth = self.variant.timing.depth
         with self._context():
             updates = [self.variant.hub_update.start(block) for block in blocks]
+            if self.variant.curved is not None:
+                updates = [self._curved(*each) for each in zip(updates, self._products, strict=True)]
             # Before round 0 there was no other block.
             past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
         slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
-        pending = [both if is_slow else () for is_slow, *both in zip(slow, blocks, updates, strict=True)]
+        pending = [moved if is_slow else () for is_slow, *moved in zip(slow, blocks, updates, strict=True)]
         largest = start_largest(self.variant, len(blocks), self.settings.dtype)
         return State(
-            list(blocks), updates, past, [tuple(both) for both in pending], largest, self._first_memories(blocks)
+            list(blocks), updates, past, [tuple(moved) for moved in pending], largest, self._first_memories(blocks)
         )
+
+    @cached_property
+    def _products(self) -> list[NDArray[Any]]:
+        """Of each silo the products of its features, from those of its clients as they send them."""
+        summed, dtype = self.variant.summed_blocks, self.settings.dtype
+        return [
+            mean_products(np.stack(self._client_products(silo, table)).astype(dtype), silo.shares, summed)
+            for silo, table in zip(self.federation.silos, self._tables, strict=True)
+        ]
+
+    def _client_products(self, silo: Silo, table: Any) -> list[Any]:
+        """Of every client of a silo; of several processes each works out those of its own clients."""
+        if self.hosts is None:
+            return [products(table[rows]) for rows in silo.rows]
+        has = self.hosts.has(silo.num_clients)
+
+        def here() -> list[Any]:
+            return [products(table[rows]).tolist() if own else None for rows, own in zip(silo.rows, has, strict=True)]
+
+        by_process = self.hosts.gather(here)
+        return [next(own for own in client if own is not None) for client in zip(*by_process, strict=True)]
+
+    def _curved(self, state: Any, products: NDArray[Any]) -> Any:
+        update, objective = self.variant.curved, self.objective
+        assert update is not None
+        return update.curved(state, products, objective.curvature, objective.l2)
 
     def _first_memories(self, blocks: Sequence[Tree]) -> Any:
         """Of each silo its clients' memories before round 0; ``()`` if their update carries none."""
@@ -224,7 +265,7 @@ class Simulation:
     def advance(self, state: State, first_round: int, num_rounds: int) -> State:
         """The state ``num_rounds`` rounds later. Returns before the device has finished."""
         devices = self.devices
-        first_round, num_rounds = first_round * self.variant.turns, num_rounds * self.variant.turns
+        first_round, num_rounds = first_round * self.turns, num_rounds * self.turns
         with self._context():
             state = devices.everywhere(state)
         calls = self._calls(first_round, first_round + num_rounds)
@@ -275,8 +316,8 @@ class Simulation:
         """The sum of what every hub sends in an evaluation."""
         seed, parts = seed_words(self.settings.seed), []
         for silo in range(len(tables)):
-            one = slice(silo, silo + 1)
-            exact = self._scores(hub_blocks[one], tables[one], None, self.blocks[one], None)
+            only = slice(silo, silo + 1)
+            exact = self._scores(hub_blocks[only], tables[only], None, self.blocks[only], None)
             with self._context():
                 sending = Sending(seed, np.int32(round_index), silo)
                 parts.append(np.asarray(encode_scores(self.variant.exchange, jnp.asarray(exact), sending, split)))
@@ -285,7 +326,7 @@ class Simulation:
     def _explain(self, hub_blocks: list[Tree], tables: Sequence[Any]) -> None:
         """Say whose phi fixed point has no room for, if that is why scores are not finite."""
         each = [slice(silo, silo + 1) for silo in range(len(tables))]
-        alone = [self._scores(hub_blocks[one], tables[one], None, self.blocks[one], None) for one in each]
+        alone = [self._scores(hub_blocks[only], tables[only], None, self.blocks[only], None) for only in each]
         check_largest(self.variant, self.federation.silos, [[*map(largest_finite, alone)], [0.0] * len(alone)])
 
     def check_range(self, state: State) -> None:
@@ -304,11 +345,11 @@ class Simulation:
         """The sum of these silos' phi, from tables that may be ``resident`` on the device."""
         if self.hosts is not None and isinstance(tables[0], HostRows):
             with self._context():
-                phis = [phi_of_all(*three, self.hosts) for three in zip(hub_blocks, tables, blocks, strict=True)]
+                phis = [phi_of_all(*silo, self.hosts) for silo in zip(hub_blocks, tables, blocks, strict=True)]
                 return np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))
-        several, total = len(self.runs) > 1, len(tables[0])
+        is_batch, total = len(self.runs) > 1, len(tables[0])
         with self._context():
-            most = SCORES_AT_ONCE // (len(self.runs) * self.phi_width) if several else ROWS_AT_ONCE
+            most = SCORES_AT_ONCE // (len(self.runs) * self.phi_width) if is_batch else ROWS_AT_ONCE
             rows, chunks = min(max(1, most), total), []
             for start in range(0, total, rows):
                 # The last chunk starts early enough to be whole, and skips what the one before it had.
@@ -317,7 +358,7 @@ class Simulation:
                 if held is None:
                     held, first = [table[begin : begin + rows] for table in tables], 0
                 chunk = evaluation.scores(
-                    hub_blocks, held, first, rows=rows, blocks=blocks, several=several, fixed=fixed
+                    hub_blocks, held, first, rows=rows, blocks=blocks, is_batch=is_batch, fixed=fixed
                 )
                 chunks.append(np.asarray(chunk)[..., start - begin :, :])
         return np.concatenate(chunks, axis=-2)

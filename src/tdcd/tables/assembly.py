@@ -208,7 +208,7 @@ def assemble(
     labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
     samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
-    # Of randomised labels nothing is said: those of the other ids were never drawn.
+    # Randomised labels are left out: those of the other ids were never drawn.
     amounts = None if config.federation.label_epsilon is not None else encoded.task == "regression"
     aligned = alignment(tables, numbers.keys(), amounts=amounts) if config.data.align else {}
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)

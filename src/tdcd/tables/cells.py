@@ -121,6 +121,16 @@ def days_in_words(days: float) -> str:
     return str(np.datetime64("1970-01-01") + int(np.floor(days)))
 
 
+def moment_in_words(days: float) -> str:
+    """A number of days since 1970-01-01 as a date, with the time of day where it is not midnight.
+
+    >>> moment_in_words(19723.0), moment_in_words(19723.5)
+    ('2024-01-01', '2024-01-01 12:00:00')
+    """
+    moment = np.datetime64("1970-01-01", "s") + round(days * DAY_US / 1_000_000)
+    return str(moment).replace("T", " ").removesuffix(" 00:00:00")
+
+
 def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind))
 

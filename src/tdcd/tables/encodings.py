@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.words import counted
+from tdcd.tables.cells import moment_in_words
 from tdcd.tables.rows import Category
 from tdcd.tables.summary import CategoryStats, ColumnStats, NumericStats, SketchStats
 
@@ -27,6 +28,17 @@ class Cell(NamedTuple):
     """A bin has the values up to this, itself included; None where it is open."""
     share: float = 0.0
     """The share of the training rows, as far as sketches show."""
+    is_date: bool = False
+    """Whether a bin's ends are dates, as days since 1970-01-01."""
+
+    @property
+    def ends(self) -> tuple[str | None, str | None]:
+        """``above`` and ``up_to`` as texts, dates as dates."""
+        above, up_to = (
+            end if end is None else moment_in_words(end) if self.is_date else short(end)
+            for end in (self.above, self.up_to)
+        )
+        return above, up_to
 
 
 class ColumnEncoding(Protocol):
@@ -181,26 +193,29 @@ class Binned:
     """The share of the training rows in each bin, one more than cuts, by the sketches; that of blanks at the end."""
     indicator: bool
     """Whether a last feature marks blanks."""
+    is_date: bool = False
+    """Whether the amounts are dates, as days since 1970-01-01."""
 
     @classmethod
     def fit(cls, name: str, column: SketchStats, bins: int) -> Self:
         """For a column with this sketch."""
         if column.known and not column.sketch.counts:
             raise ValueError(
-                f"column '{name}': no client has enough values to tell where bins begin without telling the values: "
+                f"column '{name}': no client has enough values to say where bins begin without revealing values: "
                 "leave model.bins out, or have fewer clients with more rows"
             )
         cuts, counts = column.sketch.bins(bins)
         # The sketches lack the values of clients with a handful of rows.
         total, blank = column.known + column.missing, [column.missing] * (column.missing > 0)
         known = [count * column.known / (sum(counts) or 1) for count in counts]
-        return cls(cuts, tuple(count / (total or 1) for count in [*known, *blank]), column.missing > 0)
+        shares = tuple(count / (total or 1) for count in [*known, *blank])
+        return cls(cuts, shares, column.missing > 0, column.is_date)
 
     def cells(self) -> list[Cell]:
         """What the features stand for."""
         ranges = [("", *ends) for ends in pairwise([None, *self.cuts, None])]
         ranges += [(BLANK, None, None)] * self.indicator
-        return [Cell(*ends, share) for ends, share in zip(ranges, self.shares, strict=True)]
+        return [Cell(*ends, share, self.is_date) for ends, share in zip(ranges, self.shares, strict=True)]
 
     def names(self, column: str) -> list[str]:
         """The features' names."""
@@ -223,17 +238,17 @@ class Binned:
         return own, np.zeros(weights.shape[1])
 
     def to_json(self) -> dict[str, Any]:
-        """The encoding in values that JSON writes exactly."""
-        return asdict(self)
+        """The encoding in values that JSON writes exactly; only dates say what they are."""
+        return {key: value for key, value in asdict(self).items() if key != "is_date" or value}
 
 
 def _in_words(column: str, cell: Cell) -> str:
-    _, above, up_to, _ = cell
+    above, up_to = cell.ends
     if cell.level == BLANK:
         return f"{column} missing"
     if above is None:
-        return f"{column} any" if up_to is None else f"{column} <= {short(up_to)}"
-    return f"{column} > {short(above)}" if up_to is None else f"{column} {short(above)} to {short(up_to)}"
+        return f"{column} any" if up_to is None else f"{column} <= {up_to}"
+    return f"{column} > {above}" if up_to is None else f"{column} {above} to {up_to}"
 
 
 def short(number: float) -> str:

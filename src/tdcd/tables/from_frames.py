@@ -77,7 +77,7 @@ def refuse_dropped(keys: Mapping[str, Any]) -> None:
 def federation_from_frames(
     frames: Mapping[str, Any],
     *,
-    id_column: str | None,
+    id_column: str | Mapping[str, str] | None,
     label: str,
     weight: str | None = None,
     clients: int | Sequence[int | Sequence[str]] = 1,
@@ -87,39 +87,71 @@ def federation_from_frames(
     """See :meth:`tdcd.Federation.from_frames`; ``keys`` are sections of a configuration."""
     refuse_dropped(keys)
     tables = {silo: arrow_of(frame, f"frame '{silo}'") for silo, frame in frames.items()}
+    section = keys.get("federation")
+    owner = section.get("labels") if isinstance(section, Mapping) else None
+    config = frames_config({"silos": silo_sections(tables, id_column, label, weight, clients, owner), **keys})
+    assembled = assemble_frames(config, tables, bias=bias)
+    chosen, loss = config.federation, chosen_loss(config.model)
+    terms = Terms(chosen.labels, chosen.label_epsilon, assembled.label_encoding.task, loss, config.dtype)
+    if losses := losses_in_words(assembled.federation):
+        caution(f"data.align = true: {losses}")
+    return replace(assembled.federation, terms=terms)
+
+
+def silo_sections(
+    tables: Mapping[str, pa.Table],
+    id_column: str | Mapping[str, str] | None,
+    label: str,
+    weight: str | None,
+    clients: int | Sequence[int | Sequence[str]],
+    owner: str | None,
+) -> list[dict[str, Any]]:
+    """The ``[[silos]]`` of a federation of frames.
+
+    Args:
+        tables: by silo.
+        id_column: of all frames, or of each by silo; None where rows at the same place are about the same sample.
+        label: the column to predict, in at least one of them.
+        weight: the column next to it that says how much samples count, if there is one.
+        owner: the only silo that may have labels, if there is one.
+    """
+    if isinstance(id_column, Mapping):
+        if unknown := [silo for silo in id_column if silo not in tables]:
+            raise ValueError(f"id: there is no frame {unknown[0]!r}; there are {', '.join(tables)}")
+        if missing := [silo for silo in tables if silo not in id_column]:
+            raise ValueError(f"id: name the id column of frame '{missing[0]}', too")
     holders = [silo for silo, table in tables.items() if label in table.column_names]
     if not holders:
         raise TableError([f"no frame has the column '{label}', which is to be predicted"])
-    section = keys.get("federation")
-    owner = section.get("labels") if isinstance(section, Mapping) else None
     if others := [silo for silo in holders if owner in tables and silo != owner]:
         only = f"only silo '{owner}' may have it (federation.labels)"
         raise TableError([f"frame '{others[0]}': column '{label}' is the label, and {only}: remove the column"])
+    if id_column is None and len({len(table) for table in tables.values()}) > 1:
+        counts = ", ".join(f"'{silo}' has {len(table)}" for silo, table in tables.items())
+        raise TableError([f"frames without ids must have the same rows in the same order: {counts}; give id=COLUMN"])
     given = [clients] * len(tables) if isinstance(clients, int | np.integer) else [*clients]
     if len(given) != len(tables):
         raise ValueError(f"there are {len(tables)} frames, but client counts for {len(given)}: {given}")
-    silos = [
+    return [
         {
             "name": silo,
             "clients": int(one) if isinstance(one, int | np.integer) else [*one],
-            "id": id_column or PLACE,
+            "id": (id_column[silo] if isinstance(id_column, Mapping) else id_column) or PLACE,
             **({"label": label} if silo in holders else {}),
             **({"weight": weight} if weight is not None and silo in holders else {}),
         }
         for silo, one in zip(tables, given, strict=True)
     ]
-    config = frames_config({"silos": silos, **keys})
-    if id_column is None and len({len(table) for table in tables.values()}) > 1:
-        counts = ", ".join(f"'{silo}' has {len(table)}" for silo, table in tables.items())
-        raise TableError([f"frames without ids must have the same rows in the same order: {counts}; give id=COLUMN"])
-    assembled = assemble_frames(config, tables, bias=bias)
-    chosen, loss = config.federation, chosen_loss(config.model)
-    terms = Terms(chosen.labels, chosen.label_epsilon, assembled.label_encoding.task, loss, config.dtype)
-    if lost := {silo: one for silo, one in assembled.federation.alignment.items() if one.lost}:
-        counts = "; ".join(f"silo '{silo}' has {one.ids}, and loses {one.lost}" for silo, one in lost.items())
-        common = assembled.federation.num_samples + len(assembled.test_ids)
-        caution(f"data.align = true: {counted(common, 'id')} {are(common)} in every silo: {counts}")
-    return replace(assembled.federation, terms=terms)
+
+
+def losses_in_words(federation: Federation) -> str:
+    """How many ids all silos have, and how many rows each silo loses by keeping to those; nothing if none does."""
+    lost = {silo: one for silo, one in federation.alignment.items() if one.lost}
+    if not lost:
+        return ""
+    counts = "; ".join(f"silo '{silo}' has {one.ids}, and loses {one.lost}" for silo, one in lost.items())
+    common = next(iter(lost.values())).common
+    return f"{counted(common, 'id')} {are(common)} in every silo: {counts}"
 
 
 def frames_config(keys: Mapping[str, Any]) -> Config:

@@ -68,7 +68,7 @@ def alignment(
 
 
 def are_amounts(config: Config, parts: Sequence[RawRows]) -> bool | None:
-    """Whether the labels of these tables are amounts; None where nothing is to be said of them.
+    """Whether the labels of these tables are amounts; None if that is unknown.
 
     That is of labels that are randomised, or that do not fit ``model.loss``: training refuses those, with its reason.
     """
@@ -84,7 +84,7 @@ def are_amounts(config: Config, parts: Sequence[RawRows]) -> bool | None:
 
 
 def ids_of(parts: Sequence[RawRows], common: Collection[str], *, amounts: bool | None) -> SiloIds:
-    """The same of one silo's tables."""
+    """The ids of one silo's tables that all silos have, and what leaving out the others changes of its labels."""
     silo = SiloIds(sum(len(part) for part in parts), sum(one in common for part in parts for one in part.ids))
     if amounts is None or any(part.labels is None for part in parts):
         return silo

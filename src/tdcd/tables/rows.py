@@ -200,6 +200,10 @@ class Columns:
         chosen, names = tuple(features), tuple(categorical)
         return replace(self, label=None, weight=None, features=chosen, categorical=names, ignore=())
 
+    def with_label(self, label: str) -> Self:
+        """The same columns and the labels."""
+        return replace(self, label=label, ignored=tuple(name for name in self.ignored if name != label))
+
     def among(self, path: Path | str, header: Sequence[str]) -> Self:
         """The same with every feature by name, for a file with this header; refuses columns that it lacks."""
         kept = {self.id, self.label, self.weight, *self.ignored, *self.ignore}
@@ -234,7 +238,7 @@ class Columns:
 
 
 def _nameless(name: str, header: Sequence[str]) -> str:
-    """What to do about a column without a name: row numbers would tell the model what it should not know."""
+    """What to do about a column without a name: row numbers would show the model what it should not know."""
     called = f"is called '{name}'" if name.strip() else "has no name"
     return (
         f"column {header.index(name) + 1} {called}, like the row numbers that pandas adds: write the table without it "

@@ -120,15 +120,15 @@ class _Borrowed(io.RawIOBase):
         self._file = file
 
     def readable(self) -> bool:
-        """It is."""
+        """Always: it is opened for reading."""
         return True
 
     def seekable(self) -> bool:
-        """As the file is."""
+        """Whether the file is."""
         return self._file.seekable()
 
     def fileno(self) -> int:
-        """The file's."""
+        """The number of the open file."""
         return self._file.fileno()
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -189,7 +189,7 @@ class CsvFile:
         return cast("IO[bytes]", gzip.GzipFile(fileobj=self._bytes())) if self._is_gzipped else self._bytes()
 
     def _stream(self) -> Any:
-        """The same for Arrow."""
+        """The file from its beginning, without compression, as Arrow reads it fastest."""
         return pa.CompressedInputStream(self._bytes(), "gzip") if self._is_gzipped else self._bytes()
 
     def text(self) -> IO[str]:

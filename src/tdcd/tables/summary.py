@@ -180,17 +180,25 @@ class SketchStats(NamedTuple):
     """The sketch of the values that are not blank."""
     known: int
     missing: int
+    is_date: bool = False
+    """Whether the values are dates, as days since 1970-01-01."""
 
     @classmethod
-    def of(cls, values: NDArray[Any], bins: int) -> Self:
+    def of(cls, values: NDArray[Any], bins: int, *, is_date: bool = False) -> Self:
         """The figures of these values, for so many bins; NaN is blank."""
         numbers = values[~np.isnan(values)].astype(np.float64)
-        return cls(QuantileSketch.of(numbers, bins), len(numbers), len(values) - len(numbers))
+        return cls(QuantileSketch.of(numbers, bins), len(numbers), len(values) - len(numbers), is_date)
 
     def merge(self, other: Self) -> Self:
         """The figures of two sets of rows together."""
         sketch = self.sketch.merge(other.sketch)
-        return type(self)(sketch, self.known + other.known, self.missing + other.missing)
+        is_date = self.is_date or other.is_date
+        return type(self)(sketch, self.known + other.known, self.missing + other.missing, is_date)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same in values that JSON writes exactly; only dates say what they are."""
+        fields = self._asdict() | {"sketch": self.sketch.to_json()}
+        return fields if self.is_date else {key: value for key, value in fields.items() if key != "is_date"}
 
 
 ColumnStats = NumericStats | CategoryStats | SketchStats
@@ -218,7 +226,7 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """The same in values that JSON writes exactly."""
         return {
-            name: column._asdict() | ({"sketch": column.sketch.to_json()} if isinstance(column, SketchStats) else {})
+            name: column.to_json() if isinstance(column, SketchStats) else column._asdict()
             for name, column in self.columns.items()
         }
 
@@ -243,12 +251,14 @@ def summarize(rows: RawRows, chosen: NDArray[np.bool_], bins: int | None = None)
     # Sums depend on their order in the last bits, so it is that of the ids.
     order = np.array(sorted(np.flatnonzero(chosen).tolist(), key=rows.ids.__getitem__), np.int64)
 
-    def stats(column: Column) -> ColumnStats:
+    def stats(name: str, column: Column) -> ColumnStats:
         if isinstance(column, Category):
             return CategoryStats.of(Category(column.codes[order], column.levels))
-        return NumericStats.of(column[order]) if bins is None else SketchStats.of(column[order], bins)
+        if bins is None:
+            return NumericStats.of(column[order])
+        return SketchStats.of(column[order], bins, is_date=rows.kinds.get(name) == "date")
 
-    return Summary({name: stats(column) for name, column in rows.features.items()})
+    return Summary({name: stats(name, column) for name, column in rows.features.items()})
 
 
 def merge_summaries(summaries: Mapping[str, Summary]) -> Summary:

@@ -12,9 +12,6 @@ from tdcd.core.words import there_are
 from tdcd.tables.source import open_table
 from tdcd.tables.split import FIRST_PORT, holds_names_in
 
-UNKNOWN_ROWS = 1000
-"""Taken for the rows of tables that are not there yet."""
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -64,8 +61,7 @@ def first_file(answers: Answers, folder: Path) -> tuple[str, list[str]]:
             )
     found = [survey(folder / table, answers.id_column) if (folder / table).exists() else None for table in tables]
     holders = _holders(answers, names, tables, found)
-    rows = min((one.num_rows for one in found if one is not None), default=UNKNOWN_ROWS)
-    parts = [_head(answers, names, holders, rows)]
+    parts = [_head(answers, names, holders)]
     for index, (name, table, count, seen) in enumerate(zip(names, tables, counts, found, strict=True)):
         parts.append(_silo(answers, name, FIRST_PORT + index, table, count, seen, name in holders))
     text = "\n".join(parts)
@@ -87,9 +83,7 @@ def _holders(
     return have or [names[0]]
 
 
-def _head(answers: Answers, names: Sequence[str], holders: Sequence[str], rows: int) -> str:
-    # A fifth of the rows is held out; a minibatch cannot be larger than the rest.
-    batch = min(128, max(1, rows * 4 // 5 - 1))
+def _head(answers: Answers, names: Sequence[str], holders: Sequence[str]) -> str:
     only = (
         f"labels = {_quoted(holders[0])}" if len(holders) == 1 and len(names) > 1 else f"# labels = {_quoted(names[0])}"
     )
@@ -111,17 +105,14 @@ source = "files"                # CSV or Parquet tables; ids say which rows are 
 
 [model]
 block = {_quoted(answers.block):<23} # "linear" for coefficients to read, "mlp" for a small network
-l2 = 0.001
 
 [train]
-rounds = 100                    # times that silos exchange what they computed
-local_steps = 10                # steps in between: more of them send less
-batch_size = {batch:<18} # samples per step, of all silos together
-step_size = 0.05                # smaller if the loss diverges
+rounds = 200                    # times that silos exchange what they computed, at most: it ends when converged
+# step_size = 0.05              # the learning rate; by default it is chosen and steered for you
 
 [evaluate]
 every = 10                      # rounds between two evaluations
-holdout = 0.2                   # part of the samples that nobody trains on
+holdout = 0.2                   # part of the samples that is not trained on
 """
 
 

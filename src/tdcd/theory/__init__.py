@@ -1,21 +1,32 @@
-"""Theorem 1 of the paper: its constants, its step sizes and its bound, beside what a run measures."""
+"""Theorem 1 of the paper: its constants, its step sizes and its bound, and what a run measures of it."""
 
-from tdcd.theory.few_bits import bits_caveats
-from tdcd.theory.measure import Measured, bound_figure, gradient_norms
-from tdcd.theory.noise import FEWEST_DRAWS, Noise, sigmas
-from tdcd.theory.progress import Progress
+from tdcd.theory.noise import FEWEST_DRAWS, Noise, bits_caveats, sigmas
+from tdcd.theory.progress import EstimateProgress
+from tdcd.theory.reused import ReusedConstants, ReusedNoise, reused_constants, reused_noise
 from tdcd.theory.smoothness import Constants, UnfinishedError, constants
 from tdcd.theory.stability import RoundMap
 from tdcd.theory.step_size import largest_overlap, max_step_size
-from tdcd.theory.theorem import Bound, bound, caveats, effective_clients, epsilon_caveats, initial_gap
+from tdcd.theory.theorem import (
+    Bound,
+    GradientNorms,
+    bound,
+    bound_figure,
+    caveats,
+    effective_clients,
+    epsilon_caveats,
+    gradient_norms,
+    initial_gap,
+)
 
 __all__ = [
     "FEWEST_DRAWS",
     "Bound",
     "Constants",
-    "Measured",
+    "EstimateProgress",
+    "GradientNorms",
     "Noise",
-    "Progress",
+    "ReusedConstants",
+    "ReusedNoise",
     "RoundMap",
     "UnfinishedError",
     "bits_caveats",
@@ -29,5 +40,7 @@ __all__ = [
     "initial_gap",
     "largest_overlap",
     "max_step_size",
+    "reused_constants",
+    "reused_noise",
     "sigmas",
 ]

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.words import counted
-from tdcd.federation.silos import Federation
+from tdcd.federation.silos import Federation, Silo
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 ROWS_AT_ONCE = 1024
 """Sums over the samples go in chunks of this many."""
@@ -92,6 +93,12 @@ def check_blocks(federation: Federation, blocks: Sequence[Block]) -> None:
     if len(blocks) != federation.num_silos:
         silos = counted(federation.num_silos, "silo")
         raise ValueError(f"there must be one block per silo, and there are {counted(len(blocks), 'block')} for {silos}")
+
+
+def flat_rows(silo: Silo, rows: Any) -> Matrix:
+    """The features of these rows ``[n, D_j]`` in float64; images are flattened."""
+    chosen = np.asarray(silo.features[rows], np.float64)
+    return chosen.reshape(len(chosen), -1)
 
 
 def _start(block: Block, feature_shape: tuple[int, ...], outputs: int) -> Tree:

@@ -1,4 +1,9 @@
-r"""How noisy the clients' gradients are: :math:`\sigma_j` of Assumption 3, by sampling minibatches at given models."""
+r"""How noisy the clients' gradients are: :math:`\sigma_j` of Assumption 3, by sampling minibatches at given models.
+
+What few bits add follows from the dither: errors of phi are uniform in :math:`[-d/2, d/2]`, independent of everything
+else, with mean zero and variance :math:`d^2 / 12`. A squared loss has slopes that are linear in phi: gradients stay
+unbiased, and the variances add up.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +18,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
+from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
 from tdcd.core.choices import Gradient
@@ -23,10 +29,9 @@ from tdcd.core.settings import Settings
 from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement, holders, place
-from tdcd.federation.silos import Federation
-from tdcd.theory.few_bits import counts_bits, phi_noise
-from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective
-from tdcd.theory.progress import Meter, Observer, silent
+from tdcd.federation.silos import Federation, Silo
+from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective, Vector
+from tdcd.theory.progress import EstimateObserver, Meter, silent
 
 ALGORITHM_1 = Variant()
 Gradients = list[NDArray[np.float64]]
@@ -78,11 +83,11 @@ def sigmas(
     variant: Variant = ALGORITHM_1,
     samples: int = 64,
     seconds: float | None = None,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
 ) -> Noise:
     """Estimate the noise of the clients' gradients with these settings' minibatches and gradient rule.
 
-    What phi in few bits adds is worked out, not sampled; see :func:`~tdcd.theory.few_bits.phi_noise`.
+    What phi in few bits adds is worked out, not sampled; see :func:`~tdcd.theory.noise.phi_noise`.
 
     The theorem wants a bound for all models; a squared loss has none, since its noise grows with the model. What its
     proof uses are the models that a run visits: give some of those, such as its first and its last.
@@ -125,7 +130,7 @@ class _Found(NamedTuple):
     """The standard errors of the squares."""
 
     def interval(self) -> tuple[float, float] | None:
-        """Of the root of the largest square."""
+        """The 95 % interval of the root of the largest square; None for a single draw."""
         from scipy.special import stdtrit  # noqa: PLC0415  (slow to import)
 
         square, error = max(zip(self.squares, self.errors, strict=True))
@@ -152,7 +157,7 @@ def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: M
         drawn.append(_squared_distances(gradients, whole))
         means = [np.mean(silo, axis=0) for silo in zip(*drawn, strict=True)]
         squares = [float(silo.max()) for silo in means]
-        meter.tell("sigma", max(squares) ** 0.5, finished=True)
+        meter.report("sigma", max(squares) ** 0.5, finished=True)
         if is_first and len(drawn) == 1:
             meter.restart()
         if meter.expired:
@@ -276,4 +281,88 @@ def _client_gradients(
         # A step of size one goes exactly the gradient's way.
         moved = jax.tree.map(lambda before, after: (before - after).reshape(len(after), -1), hub_block, stepped)
         found.append(jnp.concatenate(jax.tree.leaves(moved), axis=1))
+    return found
+
+
+def phi_noise(
+    federation: Federation, objective: Objective, settings: Settings, model: Sequence[Tree], variant: Variant
+) -> list[float]:
+    r"""What phi in few bits adds to :math:`\sigma_j^2`, silo by silo, at the hub blocks of a linear model.
+
+    .. math:: \max_k \frac{M}{n_k B}\; \overline{\|x_{(j)}\|^2}^{\,k}\; h^2 \sum_c v_{jc}, \qquad
+              v_{jc} = \frac{1}{12} \Big(\sum_{l \ne j} (d_{lc}^2 + e_{lc}^2) + f_{jc}^2\Big)
+
+    with the widths d of what silo l's clients send up, e of what its hub sends to the others and f of what hub j sends
+    down, for output c. The mean is over the rows of client k; h bounds the curvature of the loss, which is 1 for the
+    squared loss, where this is exact but for the widths: those of a round follow from its own rows, and these from
+    all rows, which is never less. With ``gradient = "mean"``, 1 replaces :math:`M / n_k B`, which is never less either.
+    """
+    between, to_hub = (_levels(bits) for bits in variant.few_bits[:2])
+    seen = [_phi_and_squares(silo, block) for silo, block in zip(federation.silos, model, strict=True)]
+    phis = [phi for phi, _ in seen]
+    up = [_largest(phi) / to_hub for phi in phis]
+    across = [(_largest(phi) + d / 2) / between for phi, d in zip(phis, up, strict=True)]
+    total = sum(phis[1:], start=phis[0])
+    found = []
+    for j, silo in enumerate(federation.silos):
+        others = [(d, e) for index, (d, e) in enumerate(zip(up, across, strict=True)) if index != j]
+        off = sum((d + e for d, e in others), start=np.zeros(total.shape[1]))
+        down = (_largest(total - phis[j]) + off / 2) / to_hub
+        variance = sum((d**2 + e**2 for d, e in others), start=down**2).sum() / 12
+        held = silo.rows_held.astype(np.float64)
+        mean = np.bincount(silo.owner(), weights=seen[j][1], minlength=len(held)) / held
+        batch_size = settings.effective_batch_size(federation.num_samples)
+        scale = federation.num_samples / (held * batch_size) if settings.gradient == "unbiased" else 1.0
+        found.append(float((scale * mean).max() * objective.curvature**2 * variance))
+    return found
+
+
+def _levels(bits: int | None) -> float:
+    """A column's largest magnitude over its width; infinite where numbers are sent as they are."""
+    return 2 ** (bits - 1) - 1 if bits else np.inf
+
+
+def _largest(phi: Vector) -> Vector:
+    """``[C]``: the largest magnitude of every column."""
+    largest: Vector = np.abs(phi).max(axis=0)
+    return largest
+
+
+def _phi_and_squares(silo: Silo, block: Tree) -> tuple[Vector, Vector]:
+    """A linear silo's phi ``[M, C]``, and the squared norms of its rows ``[M]``."""
+    weight, phis, squares = np.asarray(block["weight"], np.float64), [], []
+    for begin in range(0, len(silo.features), ROWS_AT_ONCE):
+        rows = np.asarray(silo.features[begin : begin + ROWS_AT_ONCE], np.float64)
+        flat = rows.reshape(len(rows), -1)
+        phis.append(flat @ weight)
+        squares.append(np.sum(flat**2, axis=1))
+    return np.concatenate(phis), np.concatenate(squares)
+
+
+def counts_bits(variant: Variant, blocks: Sequence[Block]) -> bool:
+    """Whether phi is in few bits and :func:`phi_noise` knows what that adds."""
+    return _few(variant) and all(isinstance(block, Linear) for block in blocks)
+
+
+def _few(variant: Variant) -> bool:
+    return any(variant.few_bits[:2])
+
+
+def bits_caveats(variant: Variant, blocks: Sequence[Block], objective: Objective) -> list[str]:
+    """Where few bits depart from what Theorem 1 assumes, in sentences."""
+    found = []
+    if _few(variant) and not counts_bits(variant, blocks):
+        found.append(
+            "phi in few bits: what it adds to the noise is known for linear blocks only, and is not counted into sigma."
+        )
+    if _few(variant) and not objective.kind.is_quadratic:
+        found.append(
+            f"phi in few bits: slopes of the {objective.kind.name} loss are curved, so errors with mean zero leave a "
+            "bias of the order of their variance, where the theorem assumes none."
+        )
+    if variant.few_bits[2]:
+        found.append(
+            f"blocks in {variant.few_bits[2]} bits: the theorem has blocks as they are; what rounding adds is "
+            "not counted."
+        )
     return found

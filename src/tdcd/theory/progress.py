@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
-class Progress(NamedTuple):
+class EstimateProgress(NamedTuple):
     """News from a long estimate."""
 
     name: str
@@ -17,17 +17,17 @@ class Progress(NamedTuple):
     """The figure so far."""
 
 
-Observer = Callable[[Progress], None]
+EstimateObserver = Callable[[EstimateProgress], None]
 
 
-def silent(progress: Progress) -> None:
+def silent(progress: EstimateProgress) -> None:
     """The observer that shows nothing."""
 
 
 class Meter:
-    """Counts the parts of a long estimate, tells the observer, and knows when time is up."""
+    """Counts the parts of a long estimate, reports to the observer, and knows when time is up."""
 
-    def __init__(self, total: int, seconds: float | None, observe: Observer) -> None:
+    def __init__(self, total: int, seconds: float | None, observe: EstimateObserver) -> None:
         """Take the number of parts, and the seconds that they may take together."""
         if seconds is not None and not seconds > 0:
             raise ValueError(f"seconds must be a positive number, or None for no limit, not {seconds}")
@@ -43,7 +43,7 @@ class Meter:
         """Whether the time is up."""
         return self._end is not None and time.monotonic() >= self._end
 
-    def tell(self, name: str, value: float, *, finished: bool) -> None:
+    def report(self, name: str, value: float, *, finished: bool) -> None:
         """Report a part's figure so far; ``finished`` counts it as done."""
         self._done += finished
-        self._observe(Progress(name, self._done, self._total, value))
+        self._observe(EstimateProgress(name, self._done, self._total, value))

@@ -21,10 +21,10 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.losses import no_curvature
 from tdcd.core.objective import Objective, Tree
 from tdcd.federation.silos import Federation, Silo
-from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective, Vector, check_blocks
-from tdcd.theory.progress import Meter, Observer, silent
+from tdcd.theory.full_objective import ROWS_AT_ONCE, FullObjective, Vector, check_blocks, flat_rows
+from tdcd.theory.progress import EstimateObserver, Meter, silent
 
-Kind = Literal["exact", "upper bound", "estimate"]
+Certainty = Literal["exact", "upper bound", "estimate"]
 Operator = Callable[[Vector], Vector]
 
 NARROW = 1024
@@ -46,7 +46,7 @@ class Constants:
     L: float
     per_silo: tuple[float, ...]
     """L_j, silo by silo."""
-    kind: Kind
+    kind: Certainty
     """``"exact"``; ``"upper bound"``, which is as good for the theorem; or ``"estimate"``, which proves nothing."""
     note: str
     """Where the figures come from, in a sentence."""
@@ -66,7 +66,7 @@ def constants(
     rows: int = 4096,
     seed: int = 0,
     seconds: float | None = None,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
 ) -> Constants:
     r"""The smoothness constants of a federation's objective.
 
@@ -132,8 +132,7 @@ class _Gram(NamedTuple):
 def _rows(silo: Silo) -> Iterator[Vector]:
     """Features in chunks ``[rows, D_j]``, in float64; images are flattened."""
     for begin in range(0, len(silo.features), ROWS_AT_ONCE):
-        chunk = np.asarray(silo.features[begin : begin + ROWS_AT_ONCE], np.float64)
-        yield chunk.reshape(len(chunk), -1)
+        yield flat_rows(silo, slice(begin, begin + ROWS_AT_ONCE))
 
 
 def _narrow_gram(federation: Federation, meter: Meter) -> _Gram | None:
@@ -272,7 +271,7 @@ class _Search:
             return 0.0, False
 
         def observe(value: float, converged: bool) -> bool:
-            self.meter.tell(name, shown(value), finished=converged)
+            self.meter.report(name, shown(value), finished=converged)
             return not self.meter.expired
 
         return largest_eigenvalue(operator, size, self.rng, observe)
@@ -300,7 +299,7 @@ def largest_eigenvalue(
     while True:
         basis = [start / np.linalg.norm(start)]
         diagonal: list[float] = []
-        beside: list[float] = []
+        off_diagonal: list[float] = []
         for _ in range(min(size, BASIS)):
             image = operator(basis[-1])
             diagonal.append(float(image @ basis[-1]))
@@ -310,12 +309,12 @@ def largest_eigenvalue(
             # Taken off twice: once leaves rounding errors, which bring found eigenvalues back as copies.
             for _ in range(2):
                 image = image - known.T @ (known @ image)
-            beside.append(float(np.linalg.norm(image)))
-            values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside[:-1], -1))
+            off_diagonal.append(float(np.linalg.norm(image)))
+            values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal[:-1], -1))
             best = int(np.argmax(np.abs(values)))
             value = float(abs(values[best]))
-            converged = bool(beside[-1] * abs(vectors[-1, best]) <= TOLERANCE * value)
+            converged = bool(off_diagonal[-1] * abs(vectors[-1, best]) <= TOLERANCE * value)
             if not observe(value, converged) or converged:
                 return value, converged
-            basis.append(image / beside[-1])
+            basis.append(image / off_diagonal[-1])
         start = known.T @ vectors[:, best]

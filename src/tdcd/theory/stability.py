@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from tdcd.federation.silos import Federation
 from tdcd.theory.smoothness import Constants
 
-Matrix = NDArray[np.float64]
+SquareMatrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class RoundMap:
     """What a round of ridge regression makes of the error, for any step size and number of local steps."""
 
-    hessian: Matrix
+    hessian: SquareMatrix
     """``[D, D]``."""
     blocks: tuple[slice, ...]
     """The coordinates of each silo."""
@@ -48,7 +48,7 @@ class RoundMap:
         per_silo = tuple(float(np.linalg.norm(self.hessian[block], 2)) for block in self.blocks)
         return Constants(float(np.linalg.norm(self.hessian, 2)), per_silo, "exact", "")
 
-    def _factors(self) -> tuple[Matrix, Sequence[tuple[slice, Matrix, Matrix]]]:
+    def _factors(self) -> tuple[SquareMatrix, Sequence[tuple[slice, SquareMatrix, SquareMatrix]]]:
         """A triangular root of the Hessian, and every silo's own part of it as eigenvalues and eigenvectors."""
         root = np.linalg.cholesky(self.hessian).astype(np.float64)
         return root, [(block, *np.linalg.eigh(self.hessian[block, block])) for block in self.blocks]
@@ -76,7 +76,9 @@ class RoundMap:
         return low
 
 
-def _radius(root: Matrix, own: Sequence[tuple[slice, Matrix, Matrix]], step_size: float, local_steps: int) -> float:
+def _radius(
+    root: SquareMatrix, own: Sequence[tuple[slice, SquareMatrix, SquareMatrix]], step_size: float, local_steps: int
+) -> float:
     """S H has the eigenvalues of R' S R, which is symmetric, where H = R R'."""
     moved = np.empty_like(root)
     for block, values, vectors in own:

@@ -1,4 +1,4 @@
-r"""Theorem 1: the bound on the average squared gradient norm."""
+r"""Theorem 1: the bound on the average squared gradient norm, and the norms that a run measures."""
 
 import math
 from collections import deque
@@ -6,18 +6,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
-from tdcd.core.timing import Overlap
 from tdcd.federation.silos import Federation
+from tdcd.pages.kit.chart import Curve, line_figure
+from tdcd.pages.kit.html import Html
+from tdcd.simulation.simulate import Simulation
 from tdcd.theory.full_objective import FullObjective, Vector
 from tdcd.theory.noise import Noise
-from tdcd.theory.progress import Meter, Observer, silent
+from tdcd.theory.progress import EstimateObserver, Meter, silent
 from tdcd.theory.smoothness import Constants
-from tdcd.theory.staleness import IN_STEP, condition_in_words, staleness_of, timing_in_words
-from tdcd.theory.step_size import Condition, at_least_one, inside_instead, max_step_size
+from tdcd.theory.step_size import (
+    IN_STEP,
+    Condition,
+    at_least_one,
+    condition_in_words,
+    inside_instead,
+    max_step_size,
+    staleness_of,
+    timing_in_words,
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +80,7 @@ def bound(
               + \eta^2 L_{max}^2 \sigma_{max}^2 Q^2 N^2
 
     With overlap D, :math:`N\,[1 + (N-1)(D+1)^2]` replaces :math:`N^2`. With periods :math:`m_j`,
-    :math:`\sum_j m_j` replaces N and :math:`\sum_j R_j` (:func:`~tdcd.theory.staleness.staleness_of`) replaces
+    :math:`\sum_j m_j` replaces N and :math:`\sum_j R_j` (:func:`~tdcd.theory.step_size.staleness_of`) replaces
     :math:`N^2`; silo j's part of the gradient is then averaged over the iterations at which it steps.
 
     Args:
@@ -124,7 +139,7 @@ def initial_gap(
     hub_blocks: Sequence[Tree],
     *,
     seconds: float | None = None,
-    observe: Observer = silent,
+    observe: EstimateObserver = silent,
 ) -> float:
     r"""An upper bound of :math:`\mathcal{L}(\theta^0) - \mathcal{L}_{inf}` at the hub blocks before training.
 
@@ -163,7 +178,7 @@ def _quadratic_gap(full_objective: FullObjective, theta: Vector, gradient: Vecto
         length = squared / float(direction @ curved)
         last_gains.append(length * squared / 2)
         gap += last_gains[-1]
-        meter.tell("gap", gap, finished=False)
+        meter.report("gap", gap, finished=False)
         if meter.expired:
             return None
         residual = residual - length * curved
@@ -186,10 +201,10 @@ def epsilon_caveats(objective: Objective) -> list[str]:
 def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[str]:
     """Where a run departs from what Theorem 1 assumes, in sentences."""
     found = []
-    if settings.minibatches == "reused" and settings.local_steps > 1:
+    if settings.minibatches == "reused" and settings.local_steps != 1:
         found.append(
-            "minibatches = 'reused': the theorem assumes a fresh minibatch for each local step; after the first step "
-            "on one, gradients are biased."
+            "minibatches = 'reused': Theorem 1 assumes a fresh minibatch for each local step; after the first step "
+            "on one, gradients are biased. The theorem for reused minibatches has another bound."
         )
     if settings.gradient == "mean" and max(silo.num_clients for silo in federation.silos) > 1:
         found.append(
@@ -208,3 +223,86 @@ def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[st
             "for the theorem's equal clients."
         )
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class GradientNorms:
+    r"""Squared gradient norms of the objective along a run, at the starts of rounds.
+
+    The theorem averages over every iteration, most of which happen inside clients, where no hub sees the model. The
+    starts of rounds are the iterations that a run can see.
+    """
+
+    squared_norms: NDArray[np.float64]
+    r"""``[P]``: :math:`\|\nabla\mathcal{L}\|^2` of the hub blocks at the start of every measured round."""
+    iterations: NDArray[np.int64]
+    """``[P]``: T, the iterations up to the next measured round, or to the end."""
+    first: list[Tree]
+    """The hub blocks before round 0."""
+    last: list[Tree]
+    """The hub blocks after the last round, or the last ones measured before the run diverged."""
+
+    @property
+    def averages(self) -> NDArray[np.float64]:
+        """``[P]``: the mean of the squared norms so far."""
+        return np.cumsum(self.squared_norms) / np.arange(1, len(self.squared_norms) + 1)
+
+
+def gradient_norms(
+    federation: Federation,
+    simulation: Simulation,
+    rounds: int,
+    *,
+    every: int = 1,
+    start: Sequence[Tree] | None = None,
+    seconds: float | None = None,
+    observe: EstimateObserver = silent,
+) -> GradientNorms:
+    """Run ``rounds`` rounds, and measure the global gradient at the start of one in ``every``.
+
+    A run that diverges is measured for as long as its numbers are finite.
+
+    Args:
+        federation: the one of the simulation.
+        every: with periods, a multiple of all of them: there the hubs have the model that the theorem is about.
+        start: the hub blocks before round 0; by default the simulation's own.
+        seconds: a time limit; at least one measurement is made.
+        observe: called after every measurement.
+    """
+    if rounds < 1 or every < 1:
+        raise ValueError(f"rounds and every must be at least 1, not {rounds} and {every}")
+    with simulation.execution.with_the_data():
+        full_objective = FullObjective(federation, simulation.blocks, simulation.objective)
+    state = simulation.init() if start is None else simulation.state_of(start)
+    first = state.blocks
+    steps = range(0, rounds, every)
+    meter = Meter(len(steps), seconds, observe)
+    norms, iterations = list[float](), list[int]()
+    for begin in steps:
+        with simulation.execution.with_the_data():
+            gradient = full_objective.loss_and_gradient(full_objective.flatten(state.blocks))[1]
+        norms.append(float(gradient @ gradient))
+        end = min(begin + every, rounds)
+        iterations.append(end * simulation.settings.local_steps)
+        meter.report("squared gradient norm", norms[-1], finished=True)
+        advanced = simulation.advance(state, begin, end - begin)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(advanced.blocks)):
+            break
+        state = advanced
+        if meter.expired:
+            break
+    return GradientNorms(np.array(norms), np.array(iterations), first, state.blocks)
+
+
+def bound_figure(measured: GradientNorms, bound: Bound) -> Html:
+    """The measured average and the bound, over T."""
+    iterations = measured.iterations
+    return line_figure(
+        [
+            Curve("measured at the starts of rounds", iterations, measured.averages),
+            Curve("bound", iterations, [bound.at(int(t)).total for t in iterations]),
+        ],
+        "iterations T",
+        "average squared gradient norm",
+        log_y=True,
+    )

@@ -1,1 +1,1 @@
-"""Runs in other people's trackers: a reader of run folders that tells MLflow or TensorBoard what is in them."""
+"""Runs in other people's trackers: a reader of run folders that sends their content to MLflow or TensorBoard."""

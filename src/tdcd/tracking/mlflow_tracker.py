@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tdcd.tracking.tracker import Ending, MissingExtraError, Point
+from tdcd.tracking.tracker import Ending, MissingExtraError, TrackedPoint
 
 LONGEST_VALUE, PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 6000, 100, 1000
 """MLflow's own limits."""
 FIRST_RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 """By itself MLflow asks for four minutes: right for a server that restarts, too long for an address that is wrong."""
 FOLDERS = {"MLFLOW_ALLOW_FILE_STORE": "true"}
-"""MLflow refuses folders unless it is told that they are wanted, and who names one wants it."""
+"""MLflow refuses folders unless this is set; a user who names one wants it."""
 WAYS = (
     "as installed, tdcd[mlflow] takes --at http://HOST:PORT, a server's address, and --at FOLDER; a database, which is "
     "MLflow's own default, needs the whole of MLflow: pip install mlflow"
@@ -63,7 +63,7 @@ class MlflowTracker:
             for part in _parts(given, PARAMETERS_AT_ONCE):
                 self._client.log_batch(self._run, params=part)
 
-    def points(self, points: list[Point]) -> None:
+    def points(self, points: list[TrackedPoint]) -> None:
         """Log metrics, the round as the step."""
         from mlflow.entities import Metric  # noqa: PLC0415
 
@@ -98,8 +98,8 @@ def _refused(words: str, ways: str = "") -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        said = str(error).strip()
-        raise ValueError(f"{words}: {said.rstrip('.')}; {ways}" if ways else f"{words}: {said}") from None
+        reason = str(error).strip()
+        raise ValueError(f"{words}: {reason.rstrip('.')}; {ways}" if ways else f"{words}: {reason}") from None
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.records.files import read_plain
-from tdcd.tracking.tracker import Ending, MissingExtraError, Point
+from tdcd.tracking.tracker import Ending, MissingExtraError, TrackedPoint
 
 SHOWN = (".toml", ".json")
 """Files that are shown as text; TensorBoard keeps no others."""
@@ -35,7 +35,7 @@ class TensorboardTracker:
         rows = "\n".join(f"| {key} | {_cell(value)} |" for key, value in settings.items())
         self._writer.add_text("settings", f"| setting | value |\n| --- | --- |\n{rows}", 0)
 
-    def points(self, points: list[Point]) -> None:
+    def points(self, points: list[TrackedPoint]) -> None:
         """Write scalars, the round as the step."""
         for point in points:
             for key, value in point.figures.items():

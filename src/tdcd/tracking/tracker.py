@@ -10,19 +10,18 @@ from typing import Any, Literal, NamedTuple, Protocol
 from tdcd.records.files import open_plain
 from tdcd.records.history import Record, flat
 from tdcd.records.manifest import Manifest, covered
-from tdcd.records.patience import Stopping
+from tdcd.records.outcome import Stopping, verdict
 from tdcd.records.run_folder import RunFolder
-from tdcd.records.verdict import verdict
 
 Ending = Literal["finished", "diverged", "unfinished"]
 
 
-class Point(NamedTuple):
+class TrackedPoint(NamedTuple):
     """The figures of one evaluated round."""
 
     round: int
     seconds: float
-    """Since 1970: when it was evaluated, as far as training time tells."""
+    """Since 1970: when it was evaluated, by training time."""
     figures: Mapping[str, float]
 
 
@@ -35,7 +34,7 @@ class Tracker(Protocol):
     def settings(self, settings: Mapping[str, str]) -> None:
         """Take the settings by dotted name."""
 
-    def points(self, points: list[Point]) -> None:
+    def points(self, points: list[TrackedPoint]) -> None:
         """Take figures, in the order of rounds."""
 
     def file(self, path: Path, folder: str) -> None:
@@ -94,7 +93,7 @@ def track(
     run: RunFolder, tracker: Tracker, *, live: bool = False, should_stop: Callable[[], bool] = lambda: False
 ) -> Ending:
     """Tell a tracker all that is in a run folder; if it is ``live``, until the run ends. How it ended."""
-    # Refused before anything is told: settings and figures are read from these files, too.
+    # Refused before anything is sent: settings and figures are read from these files, too.
     _files(run)
     lines, started = HistoryLines(run.history_file), _started(run)
     tracker.settings({key: _text(value) for key, value in flat(run.config()).items()})
@@ -155,14 +154,19 @@ def _started(run: RunFolder) -> float:
         return run.config_file.stat().st_mtime
 
 
-def _point(record: Record, started: float) -> Point:
-    found: dict[str, float | None] = {"train/loss": record.train_loss, "test/loss": record.test_loss}
+def _point(record: Record, started: float) -> TrackedPoint:
+    found: dict[str, float | None] = {
+        "train/loss": record.train_loss,
+        "test/loss": record.test_loss,
+        "train/gap": record.gap,
+        "train/gradient_norm": record.gradient_norm,
+    }
     for split, figures in record.metrics.items():
         found |= {f"{split}/{name}": value for name, value in figures.items()}
     found |= {f"bytes/{name}": float(value) for name, value in _sent(record).items()}
     found["seconds"] = record.seconds
     known = {name: value for name, value in found.items() if value is not None}
-    return Point(record.round, started + record.seconds, known)
+    return TrackedPoint(record.round, started + record.seconds, known)
 
 
 def _sent(record: Record) -> Mapping[str, int]:

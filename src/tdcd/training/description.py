@@ -23,6 +23,7 @@ from tdcd.config.resolve import Plan, block_keys, one_or_each
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import Huber
 from tdcd.core.objective import Objective
+from tdcd.core.settings import AUTO
 from tdcd.core.variant import Variant
 
 ROUNDS = "train.rounds"
@@ -44,6 +45,9 @@ _UNKNOWN = re.compile(r"<unknown ([\w.<>]+)>")
 def describe(plan: Plan) -> dict[str, Any]:
     """What Python handed over, in the keys of a configuration."""
     chosen, objective, evaluate = asdict(plan.settings), plan.objective, plan.config.evaluate
+    chosen.pop("limits_batch")
+    if plan.variant.is_steered:
+        chosen |= {"step_size": AUTO, "tol": plan.config.train.tol}
     silos = plan.federation.silos
     ids = {silo.name: silo.id_column for silo in silos if silo.id_column}
     # All silos' tables were read alike.
@@ -90,13 +94,16 @@ def _member(variant: Variant) -> dict[str, Any]:
 
 
 def differences(asked: Mapping[str, Any], found: Mapping[str, Any], free: Sequence[str] = (ROUNDS,)) -> list[str]:
-    """What somebody asks for that the folder's run does not have: one line per key, with both values.
+    """What is asked for that the folder's run does not have: one line per key, with both values.
 
     A key that one of them lacks, such as one that a later version added, is not compared. A value that could be another
     although its words are the same counts as different.
 
     >>> differences({"train": {"rounds": 9, "step_size": 0.1}}, {"train": {"rounds": 5, "step_size": 0.05}})
     ['train.step_size = 0.1: the run has 0.05; give that, or another folder']
+    >>> moved = ["tdcd.core.family.momentum.ClientMomentum(0.9)", "tdcd.core.momentum.ClientMomentum(0.9)"]
+    >>> differences(*({"train": {"variant": f"update={variant}"}} for variant in moved))
+    []
 
     Args:
         free: the keys that may differ.
@@ -104,19 +111,28 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any], free: Sequen
     before, now = ({**UNSAID, **dict(_flat(keys))} for keys in (found, asked))
     unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block", "model.loss") if key in now}
     return [
-        f"{key}: a run folder cannot tell one {kind} from another, so such a run cannot be resumed: make it a frozen "
-        "dataclass that holds numbers, texts, arrays or functions"
+        f"{key}: a run folder cannot distinguish one {kind} from another, so such a run cannot be resumed: make it a "
+        "frozen dataclass that holds numbers, texts, arrays or functions"
         for key, kind in unknown.items()
         if kind
     ] + [
         "{} = {}: the run has {}; give that, or another folder".format(key, *_short(value, before[key]))
         for key, value in now.items()
-        if key in before and key not in free and value != before[key]
-        # Python may hand over the very data that a configuration names: federation.json tells whether it fits.
+        if key in before and key not in free and _without_modules(value) != _without_modules(before[key])
+        # Python may hand over the very data that a configuration names: federation.json shows whether it fits.
         if (key, value) != ("data.source", PYTHON)
         # A hub does not know the names of other silos' columns.
         if not (key.endswith(".columns") and [] in (value, before[key]))
     ]
+
+
+def _without_modules(value: Any) -> Any:
+    """The words of a value without the modules of this package, whose classes may have moved since the run began.
+
+    >>> _without_modules("dropout=tdcd.core.dropout.SiloDropout(rate=0.3)")
+    'dropout=tdcd.SiloDropout(rate=0.3)'
+    """
+    return re.sub(r"\btdcd\.(?:\w+\.)+", "tdcd.", value) if isinstance(value, str) else value
 
 
 def _flat(keys: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -148,7 +164,7 @@ def identity(value: Any, within: tuple[Any, ...] = ()) -> str:
 
     A function that can be imported counts by its name. One that cannot, such as a lambda or what an Optax optimiser is
     made of, counts by its code and by what it uses: its defaults, its closure, and what it reads from its module.
-    Objects count by their attributes. What cannot be told from others of its kind is called unknown, see
+    Objects count by their attributes. What cannot be distinguished from others of its kind is called unknown, see
     :func:`unknown_in`.
 
     >>> identity(partial(round, ndigits=2))
@@ -170,7 +186,7 @@ def identity(value: Any, within: tuple[Any, ...] = ()) -> str:
 
 
 def unknown_in(words: str) -> str:
-    """The type of something in the words of :func:`identity` that cannot be told from others; empty if there is none.
+    """The type of something in the words of :func:`identity` that cannot be distinguished; empty if there is none.
 
     >>> unknown_in(identity([1, object()])), unknown_in(identity([1, 2]))
     ('builtins.object', '')

@@ -1,6 +1,7 @@
 """A run between its rounds: where it is, what was measured, and what of it is on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -10,18 +11,19 @@ from numpy.typing import NDArray
 
 from tdcd.config.errors import ConfigError
 from tdcd.config.resolve import Plan
+from tdcd.core import certificate
+from tdcd.core.certificate import Certificate
 from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
 from tdcd.prediction.predictions import Named, write_held_out
+from tdcd.records.files import NO_LINES, digest_of, marks_of
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
-from tdcd.records.mark import NO_LINES, digest_of, marks_of
-from tdcd.records.patience import Best
+from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Courses, verdict
 from tdcd.records.run_folder import RunFolder, federation_facts
-from tdcd.records.verdict import NO_COURSES, Courses, verdict
 from tdcd.simulation.devices import of_first
 from tdcd.simulation.engines.base import State
 from tdcd.tables.preparation import encoding_of, save_prepared
@@ -29,21 +31,25 @@ from tdcd.training.description import differences
 from tdcd.training.subsets import Trained, write_subsets
 
 SECONDS_PER_CALL = 0.3
-"""How long the engine may run before progress shows and a request to stop is heard."""
+"""How long the engine may run before progress shows and a request to stop is noticed."""
 
 FREE_FACTS = ("federation.name", "federation.labels", "federation.engine")
 """What the folder says of a federation that may differ when a run is resumed."""
 
-Status = Literal["finished", "interrupted", "diverged"]
+RunStatus = Literal["finished", "interrupted", "diverged"]
 
 
-class Figures(NamedTuple):
+class Evaluation(NamedTuple):
     """What an evaluation of the global model gives."""
 
     train_loss: float
     test_loss: float | None
     metrics: dict[str, dict[str, float | None]]
     """``train`` and ``test`` figures by name."""
+
+
+Certify = Callable[[Sequence[Sequence[Tree]]], Certificate]
+"""The certificate of the last of these models, each given by every silo's block."""
 
 
 class CallSizer:
@@ -64,14 +70,24 @@ class CallSizer:
 class TrainingRun:
     """One run: the state after its last round, its history, and its run folder if it has one."""
 
-    def __init__(self, plan: Plan, state: State, ledger: Ledger, engine: str, hosts: Hosts | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        state: State,
+        ledger: Ledger,
+        engine: str,
+        hosts: Hosts | None = None,
+        num_certified: int = 0,
+    ) -> None:
         """Before round 0.
 
         Args:
             ledger: what its rounds send.
             engine: the name of the one that runs the rounds.
             hosts: the processes that run it together, if there are several.
+            num_certified: how many of the models evaluated last a certificate is made of; 0 if there are none.
         """
+        self._num_certified, self._evaluated = num_certified, list[tuple[int, list[Tree]]]()
         self._hosts, self._clients = hosts, dict[str, str]()
         self.plan, self.state, self.stopping = plan, state, plan.stopping
         self.round, self.seconds = 0, 0.0
@@ -84,6 +100,8 @@ class TrainingRun:
         self._best: Best | None = None
         self._best_blocks = state.blocks
         self._courses = NO_COURSES
+        self._control, self._held = NO_CONTROL, state
+        """Where steered steps stand, and the state of the line that they continue from."""
 
     @property
     def diverged(self) -> bool:
@@ -93,14 +111,15 @@ class TrainingRun:
     @property
     def is_over(self) -> bool:
         """Whether it goes no further, whatever rounds are left."""
-        return self.diverged or self.stopping.is_spent(self._best)
+        return self.diverged or self.stopping.is_spent(self._best, self._control)
 
     @property
     def model(self) -> tuple[list[Tree], int]:
         """The hub blocks that stay, and the round that they are of."""
         if self.stopping.keep == "best" and self._best is not None:
             return self._best_blocks, self._best.round
-        return self.state.blocks, self.round
+        kept = self.stopping.kept_round(self._best, self.round, self._control)
+        return (self.state.blocks, self.round) if kept == self.round else (self._held.blocks, kept)
 
     @property
     def verdict(self) -> str:
@@ -110,7 +129,19 @@ class TrainingRun:
     @property
     def in_words(self) -> str:
         """Why it ended early, and which model stays, if that is not as usual."""
-        return self.stopping.in_words(self._best, self.round)
+        return self.stopping.in_words(self._best, self.round, self._control)
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether the training loss no longer changes; None if the run does not look at it, or patience ended it.
+
+        Early stopping is there to end a run before it has converged.
+        """
+        if self.stopping.steering is None:
+            return None
+        has_converged = self.stopping.has_converged(self._control)
+        ended_by_patience = self.is_over and not has_converged and not self.diverged
+        return None if ended_by_patience else has_converged
 
     def attach(self, path: Path, *, resume: bool, by: str = "simulation") -> None:
         """Write to ``path`` from now on; to resume, take up what is there.
@@ -148,7 +179,7 @@ class TrainingRun:
             return
         self.folder = folder = RunFolder.open(path)
         found, before = folder.checked_config(), _known_facts(folder)
-        # What is said of the same rows can only differ by damage, and is written anew.
+        # Facts about the same rows can only differ by damage, and are written anew.
         same_rows = folder.data_digest() == self._data
         settings = _agreed(folder, found, self.plan.description, facts, {} if same_rows else before)
         # The folder's settings name the loss that was decided from the labels: only the facts still say so.
@@ -157,7 +188,14 @@ class TrainingRun:
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
         self.history = folder.records_before(self.round, self.plan.config.evaluate.every, known["history"])
+        rounds = {record.round for record in self.history}
+        if self._num_certified:
+            evaluated = folder.load_evaluated(self.names, self.state.blocks)
+            self._evaluated = [both for both in evaluated if both[0] in rounds]
         self._take_best(known["round"], path)
+        # That of a run with fewer rounds had a certificate since it was the last one.
+        if self.history and not self.is_over and not self._is_certified(self.history[-1].round):
+            self.history[-1] = replace(self.history[-1], gap=None, gradient_norm=None)
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
@@ -178,25 +216,26 @@ class TrainingRun:
 
     def _saved(self, folder: RunFolder) -> tuple[State, dict[str, Any]]:
         """What :meth:`checkpoint` wrote."""
-        names, memory = self.names, _memory(self.state)
+        names, memory = self.names, self._memory
         kept = [index for index, tree in enumerate(memory) if jax.tree.leaves(tree)]
         # Beside the best blocks are those of the last round.
-        last = [f"{name}.last" for name in names if self.stopping.keep == "best"]
+        last = [f"{name}.last" for name in names if self._keeps_apart]
         files = [*names, *last, *(f"{names[index]}.memory" for index in kept)]
         blocks = self.state.blocks * (2 if last else 1)
         trees, known = folder.load_checkpoint(files, [*blocks, *(memory[index] for index in kept)])
         for index, tree in zip(kept, trees[len(blocks) :], strict=True):
             memory[index] = tree
-        updates, past, pending, *carried = zip(*memory, strict=True)
+        updates, past, pending, carried, held = zip(*memory, strict=True)
         self._best_blocks, self.round = trees[: len(names)], known.get("last", known["round"])
         now = trees[len(last) : len(last) + len(names)]
-        return self.state._replace(
-            blocks=now, updates=[*updates], past=[*past], pending=[*pending], carried=[*carried[0]] if carried else ()
-        ), known
+        self._held = self._held._replace(blocks=[*held])
+        state = self.state._replace(blocks=now, updates=[*updates], past=[*past], pending=[*pending])
+        return state._replace(carried=[*carried] if state.carried else ()), known
 
     def _take_best(self, kept: int, path: Path) -> None:
         """Find the best line again; ``kept`` is the round of the blocks that were saved as the best."""
         self._best, self._courses = Best.of(self.history), Courses.of(self.history)
+        self._control = self.stopping.control_of(self.history)
         is_other = self._best is None or self._best.round != kept
         # Else the last round is evaluated again at once.
         if self.stopping.keep == "best" and is_other and self.round < self.stopping.rounds:
@@ -209,6 +248,18 @@ class TrainingRun:
             )
 
     @property
+    def _keeps_apart(self) -> bool:
+        """Whether the model that stays may be of another round than the last: then both are saved."""
+        return self.stopping.keep == "best" or self.stopping.steering is not None
+
+    @property
+    def _memory(self) -> list[Tree]:
+        """What each hub remembers besides its block."""
+        state, nothing = self.state, [()] * len(self.names)
+        held = nothing if self.stopping.steering is None else self._held.blocks
+        return list(zip(state.updates, state.past, state.pending, state.carried or nothing, held, strict=True))
+
+    @property
     def is_due(self) -> bool:
         """Whether this round is to be evaluated, and is not yet."""
         due = is_evaluated(self.round, self.plan.config.evaluate.every, self.stopping.rounds)
@@ -219,8 +270,24 @@ class TrainingRun:
         self.round += rounds
         self.seconds += seconds
 
-    def add(self, figures: Figures) -> Record:
-        """Add a record of the global model as it is."""
+    def _is_certified(self, round_index: int) -> bool:
+        """Whether an evaluated round gets a certificate, however the run goes."""
+        settings, samples = self.plan.settings, self.plan.federation.num_samples
+        per_round = settings.local_steps * settings.effective_batch_size(samples)
+        least = certificate.spacing(samples, per_round)
+        return certificate.is_due(round_index, self.plan.config.evaluate.every, least, self.stopping.rounds)
+
+    def _certified(self, record: Record, certify: Certify) -> Record:
+        """The line with its gap or, where there can be none, the norm of the gradient."""
+        found = certify([blocks for _, blocks in self._evaluated])
+        before = [one.train_loss - one.gap for one in self.history if one.gap is not None]
+        gap = certificate.gap_of(record.train_loss, found, before)
+        if gap is not None:
+            return replace(record, gap=gap)
+        return replace(record, gradient_norm=found.gradient_norm if np.isfinite(found.gradient_norm) else None)
+
+    def add(self, figures: Evaluation, certify: Certify | None = None) -> Record:
+        """Add a record of the global model as it is; without ``certify``, never with a certificate."""
         every = self.plan.config.evaluate.every
         evaluations = self._ledger.evaluations(self.round, every, self.stopping.rounds)
         record = Record(
@@ -235,11 +302,20 @@ class TrainingRun:
             evaluation_bytes=by_link(evaluations, "bytes"),
             evaluation_messages=by_link(evaluations, "messages"),
         )
+        if self.stopping.steering is not None:
+            self._control, record = self.stopping.steering.judge(self._control, record)
+            if self._control.round == self.round:
+                self._held = self.state
         if not record.diverged:
             self._finite = (self.state, self.round)
             self._best = Best.after(self._best, record)
             if self._best.round == record.round:
                 self._best_blocks = self.state.blocks
+            if certify is not None:
+                blocks = [jax.tree.map(np.asarray, block) for block in self.state.blocks]
+                self._evaluated = [*self._evaluated, (self.round, blocks)][-self._num_certified :]
+                if self._is_certified(self.round) or self.stopping.is_spent(self._best, self._control):
+                    record = self._certified(record, certify)
         self._courses, record = self._courses.after(record, self._best)
         self.history.append(record)
         if self.folder is not None:
@@ -247,16 +323,34 @@ class TrainingRun:
             self.folder.append(record)
         return record
 
+    @property
+    def steered_in(self) -> int | None:
+        """The round in which the next decision about the steps takes effect; None if none is open."""
+        steering, control = self.stopping.steering, self._control
+        if steering is None or not control.is_changed or self.round >= control.counted + steering.delay:
+            return None
+        return control.counted + steering.delay
+
+    def steer(self) -> State:
+        """The state with the last decision about the steps, in the round in which it takes effect."""
+        control, steered = self._control, self.plan.variant.steered
+        assert steered is not None
+        updates = [steered.with_factor(own, control.factor, is_back=control.is_back) for own in self.state.updates]
+        blocks = self._held.blocks if control.is_back else self.state.blocks
+        self.state = self.state._replace(blocks=blocks, updates=updates)
+        return self.state
+
     def checkpoint(self) -> None:
         """Save the state."""
         if self.folder is not None:
             # What a power cut leaves of the history must be at least what the blocks have a mark of.
             self.folder.sync_history()
             blocks, kept = self.model
-            last = (self.state.blocks, self.round) if self.stopping.keep == "best" else None
-            self.folder.save_blocks(self.names, blocks, kept, self._mark, self._data, _memory(self.state), last)
+            last = (self.state.blocks, self.round) if self._keeps_apart else None
+            evaluated = self._evaluated if self._num_certified > 1 else ()
+            self.folder.save_blocks(self.names, blocks, kept, self._mark, self._data, self._memory, last, evaluated)
 
-    def close(self, status: Status) -> None:
+    def close(self, status: RunStatus) -> None:
         """End the run: the last finite model is the one that stays."""
         finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state.blocks))
         if status == "diverged" or not finite:
@@ -284,12 +378,6 @@ class TrainingRun:
             write_subsets(self.folder, trained, hub_blocks)
         if self.folder is not None:
             Manifest(self.folder).seal()
-
-
-def _memory(state: State) -> list[Tree]:
-    """What each hub remembers besides its block."""
-    parts = [state.updates, state.past, state.pending, *([state.carried] if state.carried else [])]
-    return list(zip(*parts, strict=True))
 
 
 def _known_facts(folder: RunFolder) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tdcd.core.stopping import Interrupted
 from tdcd.core.words import counted
 from tdcd.records.history import Record, flat
 from tdcd.records.model_file import read_block
-from tdcd.records.patience import Stopping
+from tdcd.records.outcome import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.train import train_plan
 
@@ -43,7 +43,7 @@ def replay(
 
     Raises:
         ValueError: the run is not over, or was not made from a configuration.
-        Interrupted: ``should_stop`` said so.
+        Interrupted: ``should_stop`` returned True.
     """
     config, history = _settings(run, allow_code=allow_code), run.history()
     if not Stopping.of(config.model_dump()).is_complete(history):
@@ -70,6 +70,9 @@ def _history_differences(there: Sequence[Record], here: Sequence[Record], within
         if old.evaluation_bytes is None:
             # An earlier version did not write these.
             new = replace(new, evaluation_bytes=None, evaluation_messages=None, worse_than="")  # noqa: PLW2901
+        if old.gap is None and old.gradient_norm is None:
+            # Nor do real parties.
+            new = replace(new, gap=None, gradient_norm=None)  # noqa: PLW2901
         left, right = (flat(json.loads(record.without_seconds())) for record in (old, new))
         names = [name for name in left | right if not _close(left.get(name), right.get(name), within)]
         if names:

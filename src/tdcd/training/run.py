@@ -4,18 +4,24 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.config import Config, ConfigError, check_config, override, stored_config
-from tdcd.config.all_columns import check_resumed
 from tdcd.config.resolve import Plan, plan
+from tdcd.core.settings import AUTO
 from tdcd.core.stopping import Interrupted
 from tdcd.federation.hosts import Hosts
 from tdcd.records.history import Record
-from tdcd.records.patience import Stopping
+from tdcd.records.outcome import Stopping
 from tdcd.records.run_folder import RunFolder
 from tdcd.training.description import differences
-from tdcd.training.result import Result
-from tdcd.training.train import train_plan
+from tdcd.training.train import Result, train_plan
 
-DECIDED_BY_DATA = ("federation.bias", "federation.strips", "model.loss")
+DECIDED_BY_DATA = (
+    "federation.bias",
+    "federation.strips",
+    "model.loss",
+    "model.l2",
+    "train.local_steps",
+    "train.batch_size",
+)
 """The keys that a plan fills in."""
 
 
@@ -49,7 +55,10 @@ def resume(
     if keys != allowed:
         raise ConfigError(["--resume takes only --set train.rounds=...; anything else would be another run"])
     config = stored_config(keys, str(RunFolder(out).config_file), allow_code=allow_code)
-    check_resumed(check_config(before, str(RunFolder(out).config_file)), config)
+    if config.train.algorithm != "tdcd":
+        from tdcd.compare.all_columns import check_resumed  # noqa: PLC0415 - a run of TDCD needs no baseline
+
+        check_resumed(check_config(before, str(RunFolder(out).config_file)), config)
     return train_plan(plan(config, devices=devices, hosts=hosts), out, resume=True, **watch)
 
 
@@ -92,7 +101,9 @@ def _holds(existing: RunFolder, config: Config) -> bool:
     """Whether the folder's run is one of ``config``; keys that were added since count with their defaults."""
     asked = config.model_dump()
     # Not planned yet: what the data decides is as it was.
-    open_keys = [key for key in DECIDED_BY_DATA if asked[key.partition(".")[0]][key.partition(".")[2]] is None]
+    open_keys = [key for key in DECIDED_BY_DATA if asked[key.partition(".")[0]][key.partition(".")[2]] in (None, AUTO)]
+    if config.train.is_automatic:
+        open_keys.append("train.minibatches")
     try:
         return not differences(asked, check_config(existing.config()).model_dump(), free=open_keys)
     except ConfigError:

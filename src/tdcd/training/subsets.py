@@ -116,5 +116,5 @@ def _chunk(model: Block, block: Tree, rows: NDArray[Any], size: int) -> NDArray[
     padded = np.zeros((size, *rows.shape[1:]), dtype)
     padded[: len(rows)] = rows
     with jax.enable_x64(dtype == np.float64):
-        scores = evaluation.scores([block], [padded], 0, rows=size, blocks=(model,), several=False)
+        scores = evaluation.scores([block], [padded], 0, rows=size, blocks=(model,), is_batch=False)
     return np.asarray(scores)[: len(rows)]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tdcd.pages.live.curve import ThinnedHistory
+from tdcd.pages.live.history import ThinnedHistory
 
 pytestmark = pytest.mark.quick
 

@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from tdcd.pages.live.parties import silos_of, time_of
-from tdcd.pages.live.standing import of_hubs
-from tdcd.records.patience import Stopping
+from tdcd.pages.live.run import of_hubs
+from tdcd.records.outcome import Stopping
 from tdcd.records.timeline import Timeline
 from tdcd.runtime.storage.status import is_alive, lock
 
@@ -132,7 +133,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@num_examples(50)
 @given(st.dictionaries(st.just("silos"), JSON), st.dictionaries(st.just("silos"), JSON))
 def test_whatever_the_files_say(facts, config):
     for statuses in ({}, {"hub.lab": ALIVE}):

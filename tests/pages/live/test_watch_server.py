@@ -10,8 +10,7 @@ import pytest
 from test_watched_runs import make
 
 from support.command import tdcd
-from tdcd.pages.live.server import MOST_CONNECTIONS, WatchServer, _page_files
-from tdcd.pages.live.watcher import Watcher
+from tdcd.pages.live.server import MOST_CONNECTIONS, Watcher, WatchServer, _page_files
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from tdcd.core.ledger import Traffic
 from tdcd.pages.live.folders import runs_in
 from tdcd.pages.live.page import MANY_POINTS, SELDOM_S, Asked
-from tdcd.pages.live.watcher import LOOK_S, Watcher
+from tdcd.pages.live.server import LOOK_S, Watcher
 from tdcd.records.history import Record
 
 pytestmark = pytest.mark.quick
@@ -143,7 +143,7 @@ def test_a_folder_that_is_deleted_is_shown_as_it_was_last(folder):
     shutil.rmtree(folder)
     run = page.one()
     assert (run["state"], run["round"], len(run["rows"])) == ("gone", 2, 3)
-    assert run["words"] == f"The run in {folder} is no longer there; this is what it said last."
+    assert run["words"] == f"The run in {folder} is no longer there; this is its last state."
     make(folder, lines=2)
     run = page.one()
     assert (run["state"], [row[0] for row in run["rows"]]) == ("running", [0, 1])

@@ -6,8 +6,8 @@ import pytest
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.training.sweep import batch
-from tdcd.training.sweep.batch import runs_at_once
+from tdcd.training.sweep import runner
+from tdcd.training.sweep.runner import runs_at_once
 from tdcd.training.train import measure, simulate
 
 BASE = {"dtype": "float64", "data": {"source": "diabetes"}, "federation": {"silos": 2, "clients": [3, 2]}}
@@ -93,7 +93,7 @@ def test_chunks_of_samples_leave_no_trace(monkeypatch):
 
 
 def test_heavy_runs_stay_by_themselves_on_a_cpu(monkeypatch):
-    monkeypatch.setattr(batch, "TINY", 10)
-    monkeypatch.setattr(batch, "CELLS", 10)
+    monkeypatch.setattr(runner, "TINY", 10)
+    monkeypatch.setattr(runner, "CELLS", 10)
     assert runs_at_once(plans_of("mlp", count=1)[0]) == 1
     assert runs_at_once(plans_of("linear", count=1)[0]) == 1

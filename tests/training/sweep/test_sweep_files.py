@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tdcd.cli.app import app
 
-KEYS = ["data.source=diabetes", "train.rounds=4", "evaluate.every=2", "train.batch_size=16"]
+KEYS = ["data.source=diabetes", "train.rounds=4", "evaluate.every=2", "train.batch_size=16", "train.step_size=0.05"]
 RUN = "local_steps=2"
 
 

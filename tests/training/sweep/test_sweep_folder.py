@@ -12,7 +12,7 @@ from tdcd.pages.sweep import MOST_CURVES, result_table, write_page
 from tdcd.records.history import read_history
 from tdcd.training.run import finish
 from tdcd.training.sweep.grid import expand
-from tdcd.training.sweep.plans import plan_alike, planned
+from tdcd.training.sweep.runner import plan_alike, planned
 from tdcd.training.sweep.sweep import read_grid, read_outcomes, run_sweep
 
 KEYS = {
@@ -202,7 +202,8 @@ def test_a_baseline_is_finished_after_its_own_rounds(tmp_path):
 
 
 def test_runs_share_their_data_in_memory():
-    configs = [check_config({"seed": seed, "data": {"source": "diabetes"}}) for seed in (0, 1, 0)]
+    keys = {"data": {"source": "diabetes"}, "train": {"step_size": 0.05}}
+    configs = [check_config({"seed": seed, **keys}) for seed in (0, 1, 0)]
     first, second, third = plan_alike(configs)
     for one, other in zip(first.federation.silos, second.federation.silos, strict=True):
         assert one.features is other.features

@@ -67,9 +67,9 @@ def test_problems_name_the_key_and_the_value_each_once():
     assert problems({"seed": []}) == ["seed = []: list at least one value"]
     assert problems({"train": {"local_steps": [1, 5, 1]}}) == ["train.local_steps = [1, 5, 1]: lists 1 twice"]
     assert problems({"seed": [0, 1], "train": {"local_steps": [0, 5], "step_size": [0.1, -1.0], "rouns": [1]}}) == [
-        "train.local_steps = 0: must be greater than or equal to 1",
+        "train.local_steps = 0: must be greater than or equal to 1 or must be 'auto'",
         "train.rouns: there is no such key; did you mean 'rounds'?",
-        "train.step_size = -1.0: must be greater than 0",
+        "train.step_size = -1.0: must be greater than 0 or must be 'auto'",
     ]
     (many,) = problems({"seed": list(range(200)), "data": {"seed": list(range(200))}})
     assert many == "seed, data.seed: list 40,000 settings; at most 10,000 are run"

@@ -14,9 +14,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
 from tdcd.blocks.kernels.geometry import Layer
-from tdcd.blocks.kernels.scaling import Halves
 from tdcd.blocks.kernels.tiles import (
     FEW_ROWS,
+    Halves,
     Tile,
     activate,
     add_product,

@@ -10,8 +10,7 @@ from jax import Array
 from tdcd.blocks.convolution import plain_layers
 from tdcd.blocks.kernels import first, later
 from tdcd.blocks.kernels.geometry import Layer, layers_of
-from tdcd.blocks.kernels.scaling import Halves, largest, reshaped, scale_for, scaled
-from tdcd.blocks.kernels.tiles import OFF
+from tdcd.blocks.kernels.tiles import OFF, Halves, largest, reshaped, scale_for, scaled
 from tdcd.core.objective import Tree
 
 
@@ -140,7 +139,7 @@ def _spread(slopes: Halves, codes: Array, count: Array, layer: Layer) -> tuple[H
 
 
 def _image_slopes(convolutions: list[Tree], images: Array, slopes: Array) -> Array:
-    """Hardly anybody asks for these, so plain operations do; where nobody does, the compiler leaves them out."""
+    """They are rarely asked for, so plain operations do; where they are not, the compiler leaves them out."""
     found: Array = jax.vjp(lambda images: plain_layers(convolutions, images), images)[1](slopes)[0]
     return found
 

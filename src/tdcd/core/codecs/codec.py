@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tdcd.core import algorithm
 from tdcd.core.lazy import Array, compiled, jax
 from tdcd.core.objective import Tree
+from tdcd.core.traits import is_plain
 from tdcd.core.trees import leaves_of
 
 Wire = Mapping[str, Any]
@@ -112,6 +113,8 @@ class Codec(Protocol):
 class Identity:
     """Phi is sent as it is. Paper, Algorithm 1, line 12."""
 
+    is_plain: ClassVar[bool] = True
+
     def encode(self, phi: Array, sending: Sending) -> Wire:
         """The same array."""
         return {"phi": phi}
@@ -146,8 +149,8 @@ def is_private(exchange: Codec) -> bool:
 
 
 def is_identity(exchange: Codec) -> bool:
-    """Whether numbers are sent as they are; a class that inherits from :class:`Identity` may do anything."""
-    return type(exchange) is Identity
+    """Whether numbers are sent as they are."""
+    return is_plain(exchange)
 
 
 @runtime_checkable
@@ -164,7 +167,7 @@ def sum_others(exchange: Codec, sent: Sequence[Wire], silo: int, sendings: Seque
     if isinstance(exchange, SummedCodec):
         others = [index for index in range(len(sent)) if index != silo]
         return exchange.decode_sum([sent[index] for index in others], [sendings[index] for index in others])
-    return algorithm.sum_others([exchange.decode(*both) for both in zip(sent, sendings, strict=True)], silo)
+    return algorithm.sum_others([exchange.decode(*message) for message in zip(sent, sendings, strict=True)], silo)
 
 
 class BlockCodec(Protocol):
@@ -191,6 +194,7 @@ class WholeBlock:
     """The block is sent as it is. Paper, Algorithm 1, line 5."""
 
     takes_numpy: ClassVar[bool] = True
+    is_plain: ClassVar[bool] = True
 
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
         """The same block."""
@@ -202,8 +206,8 @@ class WholeBlock:
 
 
 def sends_whole(exchange: BlockCodec) -> bool:
-    """Whether blocks are sent as they are; a class that inherits from :class:`WholeBlock` may do anything."""
-    return type(exchange) is WholeBlock
+    """Whether blocks are sent as they are."""
+    return is_plain(exchange)
 
 
 def sent_up(block: Tree, exchange: BlockCodec) -> Tree:

@@ -29,11 +29,11 @@ class BeyondRangeError(ValueError):
     """A number that fixed point has no room for; the text says whose, and which setting to raise."""
 
 
-def beyond(whose: str, found: float, largest: float) -> str:
+def beyond(whose: str, magnitude: float, largest: float) -> str:
     """The sentence for a number beyond the range."""
     return (
-        f"{whose} reached {found:.4g}, and exchange.mask_range = {largest:g} is the most that masked numbers may have: "
-        "raise mask_range, or lower train.step_size if the numbers grow without end"
+        f"{whose} reached {magnitude:.4g}, and exchange.mask_range = {largest:g} is the most that masked numbers may "
+        "have: raise mask_range, or lower train.step_size if the numbers grow without end"
     )
 
 
@@ -49,6 +49,7 @@ class FixedPoint:
     """The range: no number may have a larger magnitude."""
     terms: int = 3
     """How many of them are added up at most."""
+    covered_as: ClassVar[tuple[str, ...]] = ("exchange",)
 
     def __post_init__(self) -> None:
         """Refuse ranges that leave no digits."""
@@ -77,7 +78,7 @@ class FixedPoint:
 
     def sum(self, numbers: Sequence[Any]) -> Any:
         """The sum of arrays as fixed point has it; not a number where one of them was beyond the range."""
-        return self._added([self.steps(some) for some in numbers])
+        return self._added([self.steps(term) for term in numbers])
 
     def _added(self, parts: Sequence[Any]) -> Any:
         library, dtype = library_of(parts[0]), jax.dtypes.canonicalize_dtype(float)
@@ -95,8 +96,8 @@ class FixedPoint:
 
     def decode_sum(self, sent: Sequence[Wire], sendings: Sequence[Sending]) -> Array:
         """The sum of what was sent; not a number where one of them was beyond the range."""
-        found: Array = self._added([one["phi"] for one in sent])
-        return found
+        total: Array = self._added([wire["phi"] for wire in sent])
+        return total
 
     @property
     def of_scores(self) -> Self:
@@ -118,6 +119,7 @@ class FixedBlocks:
     largest: float = MASK_RANGE
     """The range of the numbers of a block."""
     takes_numpy: ClassVar[bool] = True
+    covered_as: ClassVar[tuple[str, ...]] = ("block_exchange",)
 
     @cached_property
     def fixed(self) -> FixedPoint:

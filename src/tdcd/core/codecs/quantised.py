@@ -7,7 +7,7 @@ regression stay unbiased.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tdcd.core.codecs.codec import Sending, Wire, half_open
 from tdcd.core.lazy import Array, jax, jnp, library_of
@@ -28,11 +28,17 @@ class Quantised:
     """Phi in 8 or 4 bits per number, and one width per column."""
 
     bits: int = 8
+    covered_as: ClassVar[tuple[str, ...]] = ("exchange", "client_exchange")
 
     def __post_init__(self) -> None:
         """Refuse numbers of bits that there is no form for."""
         if self.bits not in (8, 4):
             raise ValueError(f"phi is quantised to 8 or 4 bits, not {self.bits}")
+
+    @property
+    def few_bits(self) -> int:
+        """Of each number."""
+        return self.bits
 
     def encode(self, phi: Array, sending: Sending) -> Wire:
         """Whole steps, and the width of each column's."""
@@ -70,11 +76,11 @@ def _packed(steps: Any) -> Any:
 
 def _unpacked(packed: Any, shape: tuple[int, ...]) -> Any:
     library = library_of(packed)
-    both = library.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)
+    halves = library.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)
     size = 1
     for length in shape:
         size *= length
-    return both[:size].astype(library.int8).reshape(shape) - 8
+    return halves[:size].astype(library.int8).reshape(shape) - 8
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,17 @@ class QuantisedChange:
     """What a client's steps changed of its block, in 8 bits per number and one width per column of each array."""
 
     bits: int = 8
+    covered_as: ClassVar[tuple[str, ...]] = ("block_exchange",)
 
     def __post_init__(self) -> None:
         """Refuse numbers of bits that there is no form for."""
         if self.bits != 8:
             raise ValueError(f"what a block changed by is quantised to 8 bits, not {self.bits}")
+
+    @property
+    def few_bits(self) -> int:
+        """Of each number."""
+        return self.bits
 
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:
         """Whole steps and widths, array by array."""

@@ -66,7 +66,7 @@ def outputs_of(loss: Loss, labels: Sequence[NDArray[Any] | None]) -> int:
     """
     classes = {"amount": 0, "binary": 2}.get(loss.target)
     if classes is None:
-        classes = int(max(some.max() for some in labels if some is not None and len(some))) + 1
+        classes = int(max(part.max() for part in labels if part is not None and len(part))) + 1
     return loss.num_outputs(classes)
 
 

@@ -23,6 +23,7 @@ class Huber(Loss):
     delta: float = DELTA
     """In standard deviations of the labels, where they are standardised; in their own unit otherwise."""
     name = "huber"
+    is_convex = True
     curvature = 1.0
 
     def __post_init__(self) -> None:
@@ -49,10 +50,10 @@ class Huber(Loss):
 
     def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
         """The residual, up to delta."""
-        found: Array = library_of(scores).clip(scores - labels[..., None], -self.delta, self.delta)
-        return found
+        slopes: Array = library_of(scores).clip(scores - labels[..., None], -self.delta, self.delta)
+        return slopes
 
     def change_slopes(self, residual: Array, change: Array, response: Response) -> Array:
         """The residual after the change, up to delta."""
-        found: Array = library_of(residual).clip(residual + change, -self.delta, self.delta)
-        return found
+        slopes: Array = library_of(residual).clip(residual + change, -self.delta, self.delta)
+        return slopes

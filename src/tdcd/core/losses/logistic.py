@@ -19,6 +19,7 @@ class Logistic(Loss):
     r""":math:`\log(1 + e^s) - y s` of a score s and a label y, 0 or 1."""
 
     name = "logistic"
+    is_convex = True
     target = "binary"
     labels = "0 or 1"
     curvature = 1 / 4

@@ -41,6 +41,9 @@ class Loss(Protocol):
     is not known."""
     is_quadratic: bool = False
     """Whether that derivative is the same everywhere."""
+    is_convex: bool = False
+    """Whether it is a convex function of the scores for every label, corrected for randomised ones as well: then a run
+    with linear blocks and l2 > 0 comes with a certificate."""
     metric_names: tuple[str, ...] = ("rmse", "r2")
     """What :meth:`metrics` returns, in order."""
     statistic: "Callable[[Array, Array, Response], Array] | None" = None
@@ -67,6 +70,8 @@ class Loss(Protocol):
             for name in ("statistic", "change", "corrected", "slopes", "change_slopes"):
                 if name not in cls.__dict__:
                     setattr(cls, name, None)
+            if "is_convex" not in cls.__dict__:
+                cls.is_convex = False
             if "statistic_width" not in cls.__dict__:
                 setattr(cls, "statistic_width", Loss.statistic_width)  # noqa: B010
 

@@ -23,6 +23,7 @@ class Poisson(Loss):
     """
 
     name = "poisson"
+    is_convex = True
     labels = "counts: 0 or more, not necessarily whole"
     standardizes = False
     metric_names = ("deviance", "d2", "mae")
@@ -42,8 +43,8 @@ class Poisson(Loss):
     def statistic(self, scores: Array, labels: Array, response: Response) -> Array:
         """The slope and the expected count."""
         library, slopes = library_of(scores), self.slopes(scores, labels, response)
-        both: Array = library.concatenate([slopes, library.exp(scores)], axis=-1)
-        return both
+        statistic: Array = library.concatenate([slopes, library.exp(scores)], axis=-1)
+        return statistic
 
     def statistic_width(self, num_outputs: int) -> int:
         """Two of each score."""

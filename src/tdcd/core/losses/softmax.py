@@ -18,6 +18,7 @@ class Softmax(Loss):
     r""":math:`\log \sum_c e^{s_c} - s_y` of C scores s and a class y."""
 
     name = "softmax"
+    is_convex = True
     target = "classes"
     labels = "whole numbers from 0 on"
     curvature = 1 / 2
@@ -79,8 +80,8 @@ def _label(slope: Array, response: Response) -> Array:
 def logsumexp(scores: Array, chances: Array | None = None) -> Array:
     """The logarithm of the sum of exp(score), or of chance times exp(score), over the last axis."""
     if library_of(scores) is not np:
-        found: Array = jax.nn.logsumexp(scores, axis=-1, b=chances)
-        return found
+        changes: Array = jax.nn.logsumexp(scores, axis=-1, b=chances)
+        return changes
     top, parts = _parts(scores, chances)
     logarithm: Array = np.log(parts.sum(axis=-1)) + top[..., 0]
     return logarithm

@@ -12,6 +12,7 @@ class Squared(Loss):
     r""":math:`(s - y)^2 / 2` of a score s and an amount y."""
 
     name = "squared"
+    is_convex = True
     curvature = 1.0
     is_quadratic = True
 

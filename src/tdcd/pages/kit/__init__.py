@@ -5,6 +5,5 @@
     html.py         the document, its one stylesheet and script, and its pieces; the only place that escapes
     chart.py        all charts: curves with bands on linear or logarithmic axes, points, histograms, bars
     federation.py   the drawing of a federation
-    pictures.py     curves as PNG files
-    words.py        numbers, names and tables in words
+    formats.py      numbers, names and tables as text
 """

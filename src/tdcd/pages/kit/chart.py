@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tdcd.pages.kit.formats import figure
 from tdcd.pages.kit.html import Html, escape
-from tdcd.pages.kit.words import figure
 
 WIDTH, HEIGHT = 432, 260
 """Of a figure in its own units; the page scales it."""
@@ -118,7 +118,7 @@ class Axes:
             return self.dots(x.tolist(), y.tolist())
         counts, _, _ = np.histogram2d(x, y, (_CELLS_ACROSS, _CELLS_DOWN), (self.x, self.y))
         width, height = self.width / _CELLS_ACROSS, self.height / _CELLS_DOWN
-        # By the logarithm: a single point can be seen beside a thousand.
+        # By the logarithm: a single point can be seen next to a thousand.
         shades = np.ceil(_SHADES * np.log1p(counts) / math.log1p(max(counts.max(), 1))).astype(int)
         parts = []
         for shade in range(1, _SHADES + 1):
@@ -143,7 +143,7 @@ def chart(
     """A figure that describes itself to screen readers.
 
     Args:
-        data: what the page's script shows where somebody points, see :func:`_data`.
+        data: what the page's script shows in tooltips, see :func:`_data`.
     """
     body, words = "\n".join(parts), escape(description)
     known = f' data-chart="{escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))}"' if data else ""
@@ -269,7 +269,7 @@ def steps(edges: Sequence[float], heights: Sequence[float]) -> tuple[list[float]
 
 
 COLOURS = ("#2f7fd6", "#e0762f", "#2a9d74", "#a364c9", "#d1495b", "#8c8436", "#4aa3b5", "#7d7d7d")
-"""They can be told apart on white and on black."""
+"""They can be distinguished on white and on black."""
 DASHES = ((), (5, 2), (1, 1.2), (5, 1.5, 1, 1.5))
 """So that no two of the first curves differ by colour alone; in widths of the line."""
 LINE_WIDTH = 1.8
@@ -293,7 +293,7 @@ class Curve:
     """``[points]``: half the height of a shaded band around each, such as the standard deviation over seeds; or
     ``[2, points]``: how far the band reaches below and above."""
     note: str = ""
-    """What stands beside the label above the axes, such as the last figure."""
+    """What stands next to the label above the axes, such as the last figure."""
 
     def points(self) -> NDArray[np.float64]:
         """``[4, points]``: x and y of the points that can be drawn, and how far their band reaches below and above."""
@@ -322,7 +322,7 @@ def line_figure(
         log_x: a logarithmic x axis, for positive numbers.
         log_y: a logarithmic y axis; by default when all values are positive and span more than a decade.
         inset: also draw the last ``inset`` points of every curve, enlarged in the figure's corner.
-        keys: say above the axes which line is which; the page has to where it is not said here.
+        keys: say above the axes which line is which; without it, the page has to.
         size: width and height, without the further lines of the keys.
     """
     lines = [curve.points() for curve in curves]

@@ -18,35 +18,35 @@ FEW = 2
 
 
 @dataclass(frozen=True)
-class Party:
+class DrawnParty:
     """A hub or a client."""
 
     label: str
     """What stands in a hub, or below a client."""
     words: str
-    """What is said of it where somebody points."""
+    """The text of its tooltip."""
     state: str = ""
     """A class of the stylesheet, such as ``away``."""
     sign: str = ""
     """A letter in a client's circle."""
     rows: int | None = None
-    """A client's circle is larger the more rows it holds; None where nobody knows."""
+    """A client's circle is larger the more rows it holds; None if that is unknown."""
 
 
 @dataclass(frozen=True)
-class Silo:
+class DrawnSilo:
     """A hub with its clients."""
 
     name: str
     below: str
     """A few words below the name."""
     words: str
-    """What is said of it where somebody points."""
+    """The text of its tooltip."""
     size: float
     """Boxes are wider the larger it is: numbers in a sample."""
-    hub: Party
-    clients: Sequence[Party]
-    """Those that are drawn."""
+    hub: DrawnParty
+    clients: Sequence[DrawnParty]
+    """The clients that are drawn."""
     num_hidden: int = 0
     """Further clients, which are counted."""
 
@@ -55,7 +55,7 @@ class Silo:
 class _Box:
     """A silo and where it stands; heights count from the top of its line."""
 
-    silo: Silo
+    silo: DrawnSilo
     left: float
     width: float
 
@@ -85,7 +85,7 @@ class _Box:
 
 
 def federation_svg(
-    silos: Sequence[Silo], words: str, *, num_hidden: int = 0, per_line: int = 5, width: int = 960
+    silos: Sequence[DrawnSilo], words: str, *, num_hidden: int = 0, per_line: int = 5, width: int = 960
 ) -> Html:
     """Silos as boxes, clients as circles, and the links between.
 
@@ -116,7 +116,7 @@ def federation_svg(
     )
 
 
-def _layout(silos: Sequence[Silo], most_per_line: int, width: int) -> list[list[_Box]]:
+def _layout(silos: Sequence[DrawnSilo], most_per_line: int, width: int) -> list[list[_Box]]:
     """Lines of boxes. All lines use one scale: the largest at which each of them fits."""
     per_line = ceil(len(silos) / ceil(len(silos) / most_per_line))
     lines = [silos[start : start + per_line] for start in range(0, len(silos), per_line)]
@@ -173,7 +173,7 @@ def _silo_svg(box: _Box, bottom: int, most_rows: int) -> str:
     )
 
 
-def _client_svg(client: Party, most_rows: int, x: float, y: float) -> str:
+def _client_svg(client: DrawnParty, most_rows: int, x: float, y: float) -> str:
     radius: float = _USUAL_RADIUS
     if client.rows is not None and most_rows:
         radius = max(_SMALLEST_RADIUS, _LARGEST_RADIUS * sqrt(client.rows / most_rows))
@@ -185,5 +185,5 @@ def _client_svg(client: Party, most_rows: int, x: float, y: float) -> str:
     )
 
 
-def _kind(kind: str, party: Party) -> str:
+def _kind(kind: str, party: DrawnParty) -> str:
     return f"{kind} {escape(party.state)}" if party.state else kind

@@ -17,7 +17,7 @@ STYLE, SCRIPT = (_OWN.joinpath(name).read_text(encoding="utf-8") for name in ("s
 """Of all pages; a page's policy allows this very script and no other."""
 
 
-class Card(NamedTuple):
+class KeyFigure(NamedTuple):
     """A key figure."""
 
     label: str
@@ -32,7 +32,7 @@ class Bar(NamedTuple):
     parts: Sequence[tuple[str, float]]
     """Its parts from the left, each a class of the stylesheet and a fraction of the longest bar there can be."""
     text: str
-    """The same in words."""
+    """Its parts as text, next to the bar."""
 
 
 def escape(text: str) -> Html:
@@ -92,7 +92,7 @@ def notice(text: str, level: Literal["note", "alarm"] = "note") -> Html:
     return Html(f'<p class="notice {level}" role="note">{escape(text)}</p>')
 
 
-def cards(items: Iterable[Card]) -> Html:
+def key_figures(items: Iterable[KeyFigure]) -> Html:
     """A row of key figures."""
     boxes = [
         f'<div class="card"><dt>{escape(item.label)}</dt><dd>{escape(item.value)}'
@@ -175,7 +175,7 @@ def folded(summary: str, *parts: Html) -> Html:
 
 
 def bars(items: Iterable[Bar]) -> Html:
-    """Amounts as horizontal bars, in words beside them."""
+    """Amounts as horizontal bars, each with its number."""
     lines = []
     for item in items:
         parts = "".join(f'<span class="{kind}" style="width: {100 * part:.2f}%"></span>' for kind, part in item.parts)
@@ -193,11 +193,11 @@ def shares(items: Iterable[tuple[str, float, str]]) -> list[Bar]:
     return [Bar(label, [("work", amount / total)], f"{text} ({amount / total:.0%})") for label, amount, text in rows]
 
 
-Tree = list["str | list[str | dict[str, str] | Tree]"]
+Elements = list["str | list[str | dict[str, str] | Elements]"]
 """Elements as name, attributes and children, and texts between them."""
 
 
-def tree(markup: Html) -> Tree:
+def tree(markup: Html) -> Elements:
     """Markup as JSON, for the live page, whose policy lets no markup in.
 
     >>> tree(Html('<p class="a">x <b>y</b></p>'))
@@ -206,8 +206,8 @@ def tree(markup: Html) -> Tree:
     return _children(ElementTree.fromstring(f"<main>{markup}</main>"))
 
 
-def _children(element: ElementTree.Element) -> Tree:
-    found: Tree = [element.text] if element.text and element.text.strip("\n") else []
+def _children(element: ElementTree.Element) -> Elements:
+    found: Elements = [element.text] if element.text and element.text.strip("\n") else []
     for child in element:
         found.append([child.tag, dict(child.attrib), _children(child)])
         if child.tail and child.tail.strip("\n"):

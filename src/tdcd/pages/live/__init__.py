@@ -6,12 +6,10 @@ is watched.
 ::
 
     folders.py      the runs in the folders that were given: simulations, sweeps, trials, hubs
-    history.py      history.jsonl, read on from where the last look ended
-    curve.py        its figures, thinned to a few hundred points however long the run is
+    history.py      history.jsonl, read on from where the last look ended, thinned to a few hundred points
     run.py          the facts of one run: state in words, figures, time left
     parties.py      who is connected, waited for and left out; who worked and who waited
     page.py         the page, made of the kit, by parts; with only those that a browser does not have yet
-    watcher.py      all runs, as of the last look
-    server.py       the web server
+    server.py       all runs, as of the last look, and the web server
     browser/        what shows the parts: HTML, CSS and JavaScript
 """

@@ -1,47 +1,83 @@
-"""The runs in the folders that were given.
+"""The runs in the folders that were given, and their small files, read again only when they have changed.
 
 The names of files are those of :mod:`tdcd.records.run_folder` and :mod:`tdcd.records.sweep_folder`. Both import JAX,
 and a watcher shall be small.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
-from tdcd.pages.live.small_file import MOST_BYTES
 from tdcd.records.files import parse_json, read_plain
 from tdcd.records.run_folder import HISTORY
 from tdcd.records.sweep_folder import SWEEP
+
+Content = TypeVar("Content")
+
+MOST_BYTES = 16 << 20
+
+
+class SmallFile(Generic[Content]):
+    """A file's content; of a file that cannot be read, its last content, with the problem in words."""
+
+    def __init__(self, path: Path, read: Callable[[Path], Content]) -> None:
+        """Read ``path`` by ``read``, which raises OSError or ValueError for a file that is not as it should be."""
+        self.path, self._read = path, read
+        self.content: Content | None = None
+        self.problem = ""
+        self._known: tuple[int, ...] | None = None
+
+    def look(self) -> None:
+        """Read it if it is not as it was at the last look. A file that is not there is no problem."""
+        try:
+            facts = self.path.stat()
+        except OSError:
+            self._known, self.problem = None, ""
+            return
+        known = facts.st_ino, facts.st_mtime_ns, facts.st_size
+        if known == self._known:
+            return
+        self._known, self.problem = known, ""
+        if facts.st_size > MOST_BYTES:
+            self.problem = f"{self.path} is too large to be what its name says"
+            return
+        try:
+            self.content = self._read(self.path)
+        except FileNotFoundError:
+            self._known = None
+        except (OSError, ValueError) as error:
+            self.problem = str(error)
+
 
 TRIAL = ("federation.toml", "data/options.json")
 """What ``tdcd up`` makes before its first hub starts; a shared file alone is none of its folders."""
 HUB, STATUS = "hub.json", "status.json"
 
-Kind = Literal["simulation", "hub", "trial", "nothing"]
+RunKind = Literal["simulation", "hub", "trial", "nothing"]
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """A run, or the place where one may begin."""
 
     path: Path
     name: str
-    kind: Kind
+    kind: RunKind
     homes: tuple[Path, ...]
     """The run folders that it is made of: its own, or those of a trial's hubs."""
     group: str = ""
     """The sweep, or the folder of runs, that it belongs to."""
 
 
-def runs_in(folders: Iterable[Path]) -> list[Found]:
+def runs_in(folders: Iterable[Path]) -> list[FoundRun]:
     """The runs in all folders, each once."""
-    found: dict[Path, Found] = {}
+    found: dict[Path, FoundRun] = {}
     for folder in folders:
         for run in _runs_in(folder):
             found.setdefault(run.path, run)
     return [*found.values()]
 
 
-def _runs_in(folder: Path) -> Iterator[Found]:
+def _runs_in(folder: Path) -> Iterator[FoundRun]:
     """A run itself, the runs of a sweep, or all of those in a folder of runs; else a run that may begin here."""
     name = folder.resolve().name
     if _is_run(folder):
@@ -56,10 +92,10 @@ def _runs_in(folder: Path) -> Iterator[Found]:
             else:
                 yield from _sweep(path, f"{name}/{path.name}")
         if not inside:
-            yield Found(folder, name, "nothing", (folder,))
+            yield FoundRun(folder, name, "nothing", (folder,))
 
 
-def _sweep(folder: Path, name: str) -> Iterator[Found]:
+def _sweep(folder: Path, name: str) -> Iterator[FoundRun]:
     """The runs that ``sweep.json`` names, begun or not; those that are there if it cannot be read."""
     try:
         listed = [str(run["folder"]) for run in parse_json(read_plain(folder / SWEEP, MOST_BYTES))["runs"]]
@@ -79,14 +115,14 @@ def _is_trial(folder: Path) -> bool:
     return all((folder / name).is_file() for name in TRIAL)
 
 
-def _run(folder: Path, name: str, group: str = "") -> Found:
+def _run(folder: Path, name: str, group: str = "") -> FoundRun:
     if not _is_run(folder):
-        return Found(folder, name, "nothing", (folder,), group)
+        return FoundRun(folder, name, "nothing", (folder,), group)
     hubs = _hubs_in(folder)
     if hubs or (_is_trial(folder) and not (folder / HISTORY).is_file()):
-        return Found(folder, name, "trial", tuple(hubs), group)
-    kind: Kind = "hub" if (folder / HUB).is_file() or (folder / STATUS).is_file() else "simulation"
-    return Found(folder, name, kind, (folder,), group)
+        return FoundRun(folder, name, "trial", tuple(hubs), group)
+    kind: RunKind = "hub" if (folder / HUB).is_file() or (folder / STATUS).is_file() else "simulation"
+    return FoundRun(folder, name, kind, (folder,), group)
 
 
 def _hubs_in(folder: Path) -> list[Path]:

@@ -12,14 +12,15 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from tdcd.core.certificate import rounded_up
 from tdcd.core.visible import visible
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, DASHES, Curve, line_figure
-from tdcd.pages.kit.federation import FEW, Party, Silo, federation_svg
+from tdcd.pages.kit.federation import FEW, DrawnParty, DrawnSilo, federation_svg
+from tdcd.pages.kit.formats import bytes_in_words, duration, figure, metric_title
 from tdcd.pages.kit.html import Html, escape
-from tdcd.pages.kit.words import bytes_in_words, duration, figure, metric_title
-from tdcd.pages.live.curve import ThinnedHistory
+from tdcd.pages.live.history import ThinnedHistory
 
 FEW_RUNS = 3
 """So many are all open at the start."""
@@ -53,7 +54,7 @@ LONGEST_CLIENT = 7
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
-Facts = Mapping[str, Any]
+RunFacts = Mapping[str, Any]
 """A run as :meth:`tdcd.pages.live.run.WatchedRun.facts` says it."""
 
 
@@ -61,7 +62,7 @@ class Asked(NamedTuple):
     """What a page wants to know."""
 
     opened: frozenset[int] = frozenset()
-    """The runs that somebody opened, by number."""
+    """The runs that are opened on the page, by number."""
     shut: frozenset[int] = frozenset()
     chosen: str = ""
     """The figure to compare."""
@@ -113,7 +114,7 @@ def part(name: str, markup: Html, have: frozenset[str]) -> dict[str, Any]:
     return {"name": name, "digest": digest} | ({} if digest in have else {"tree": html.tree(markup)})
 
 
-def run_parts(run: Facts, drawn: Drawn) -> Iterator[tuple[str, Html]]:
+def run_parts(run: RunFacts, drawn: Drawn) -> Iterator[tuple[str, Html]]:
     """One run by parts: its state and figures, curves, federation, time and bytes."""
     yield "head", html.join(_head(run))
     yield "figures", _figures(run, drawn)
@@ -126,7 +127,7 @@ def _section(title: str, *parts: Html) -> Html:
     return Html(f"<section><h3>{escape(title)}</h3>{html.join(parts)}</section>")
 
 
-def _head(run: Facts) -> Iterator[Html]:
+def _head(run: RunFacts) -> Iterator[Html]:
     state = str(run["state"])
     yield Html(f'<h2>{escape(run["name"])} <span class="badge {escape(state)}">{escape(state)}</span></h2>')
     samples = counted(run["samples"], "sample") if run.get("samples") else ""
@@ -139,23 +140,27 @@ def _head(run: Facts) -> Iterator[Html]:
         done = min(1.0, run["round"] / run["rounds"])
         yield Html(f'<progress max="1" value="{done:.4f}">{done:.0%}</progress>')
     if run.get("latest") or run.get("rounds"):
-        yield html.cards(_cards(run))
+        yield html.key_figures(_cards(run))
 
 
-def _cards(run: Facts) -> Iterator[html.Card]:
+def _cards(run: RunFacts) -> Iterator[html.KeyFigure]:
     latest = run.get("latest")
-    yield html.Card("round", f"{run['round']:,}" + (f" of {run['rounds']:,}" if run["rounds"] else ""))
+    yield html.KeyFigure("round", f"{run['round']:,}" + (f" of {run['rounds']:,}" if run["rounds"] else ""))
     if run["left_s"] is not None:
-        yield html.Card("time left", duration(run["left_s"]))
+        yield html.KeyFigure("time left", duration(run["left_s"]))
     if not latest:
         return
-    yield html.Card("training time", "–" if latest["seconds"] is None else duration(latest["seconds"]))
-    yield html.Card("training loss", figure(latest["train_loss"]))
+    yield html.KeyFigure("training time", "–" if latest["seconds"] is None else duration(latest["seconds"]))
+    yield html.KeyFigure("training loss", figure(latest["train_loss"]))
+    if latest.get("gap") is not None:
+        yield html.KeyFigure("above the best possible", f"at most {rounded_up(latest['gap'])}")
+    elif latest.get("gradient_norm") is not None:
+        yield html.KeyFigure("gradient norm", figure(latest["gradient_norm"]))
     if latest["test_loss"] is not None:
-        yield html.Card("held-out loss", figure(latest["test_loss"]))
+        yield html.KeyFigure("held-out loss", figure(latest["test_loss"]))
     split = "test" if latest["metrics"].get("test") else "train"
     for name, value in latest["metrics"].get(split, {}).items():
-        yield html.Card(column_title(f"{name}.{split}"), figure(value))
+        yield html.KeyFigure(column_title(f"{name}.{split}"), figure(value))
 
 
 def column_title(name: str) -> str:
@@ -168,7 +173,7 @@ def column_title(name: str) -> str:
     return f"{'held-out' if split == 'test' else 'training'} {metric_title(metric)}"
 
 
-def _figures(run: Facts, drawn: Drawn) -> Html:
+def _figures(run: RunFacts, drawn: Drawn) -> Html:
     curve: ThinnedHistory | None = run.get("curve")
     if curve is None or not curve.points:
         return Html("")
@@ -207,7 +212,7 @@ def _curve(curve: ThinnedHistory, name: str, label: str = "") -> Curve:
     return Curve(label or split, rounds, last, spread, note=figure(last[-1]))
 
 
-def _federation(run: Facts) -> Html:
+def _federation(run: RunFacts) -> Html:
     silos, hidden = run["silos"], run["num_silos"] - len(run["silos"])
     parties = [
         *((f"hub of {silo['name']}", silo["hub"]) for silo in silos),
@@ -221,7 +226,7 @@ def _federation(run: Facts) -> Html:
 
 
 def _states(parties: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Html]:
-    """How many parties are in each state, and those by name that somebody should look after."""
+    """How many parties are in each state, and the names of those that need attention."""
     states = [party["state"] for _, party in parties]
     pills = [
         f'<span class="pill {_kind(state)}">{SIGNS.get(state, "●")} {states.count(state):,} {WORDS[state]}</span>'
@@ -239,14 +244,14 @@ def _states(parties: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Html]:
         yield Html(f'<ul class="missing">{"".join(named[:MOST_NAMED])}</ul>')
 
 
-def _silo(silo: Mapping[str, Any]) -> Silo:
+def _silo(silo: Mapping[str, Any]) -> DrawnSilo:
     features = silo["features"]
     columns = f"{' × '.join(map(str, features))} pixels" if len(features) > 1 else ""
     columns = columns or "".join(counted(count, "column") for count in features)
     words = ", ".join(filter(None, [columns, counted(silo["num_clients"], "client")]))
-    hub = Party("hub", f"hub of {silo['name']}: {_stands(silo['hub'])}", _kind(silo["hub"]["state"]))
+    hub = DrawnParty("hub", f"hub of {silo['name']}: {_stands(silo['hub'])}", _kind(silo["hub"]["state"]))
     clients = [
-        Party(
+        DrawnParty(
             name if len(name) <= LONGEST_CLIENT else name[: LONGEST_CLIENT - 1] + "…",
             f"{name}: {_stands(client)}" + ("" if client["rows"] is None else f", {counted(client['rows'], 'row')}"),
             _kind(client["state"]),
@@ -257,7 +262,7 @@ def _silo(silo: Mapping[str, Any]) -> Silo:
         for name in [str(client["name"])]
     ]
     hidden = silo["num_clients"] - len(clients)
-    return Silo(silo["name"], words, f"{silo['name']}: {words}", float(math.prod(features)), hub, clients, hidden)
+    return DrawnSilo(silo["name"], words, f"{silo['name']}: {words}", float(math.prod(features)), hub, clients, hidden)
 
 
 def _stands(party: Mapping[str, Any]) -> str:
@@ -298,15 +303,15 @@ def _bytes(latest: Mapping[str, Any]) -> Iterator[html.Bar]:
 # Several runs.
 
 
-def is_open(run: Facts, runs: Sequence[Facts], asked: Asked) -> bool:
-    """Whether the page shows all of a run: what somebody chose, else all of a few, or of many the first that runs."""
+def is_open(run: RunFacts, runs: Sequence[RunFacts], asked: Asked) -> bool:
+    """Whether the page shows all of a run: what the user chose, else all of a few, or of many the first that runs."""
     if run["id"] in asked.opened | asked.shut:
         return run["id"] in asked.opened
     first = next((one for one in runs if one["state"] in ("running", "waiting")), runs[0])
     return len(runs) <= FEW_RUNS or run["id"] == first["id"]
 
 
-def together(runs: Sequence[Facts], hidden: int, shown: Sequence[int], chosen: str, drawn: Drawn) -> Html:
+def together(runs: Sequence[RunFacts], hidden: int, shown: Sequence[int], chosen: str, drawn: Drawn) -> Html:
     """A table of several runs, and one figure of all of them.
 
     Args:
@@ -334,7 +339,7 @@ def together(runs: Sequence[Facts], hidden: int, shown: Sequence[int], chosen: s
     )
 
 
-def _safe_row(run: Facts, place: int, *, is_shown: bool) -> str:
+def _safe_row(run: RunFacts, place: int, *, is_shown: bool) -> str:
     try:
         return _row(run, place, is_shown=is_shown)
     except Exception:
@@ -342,7 +347,7 @@ def _safe_row(run: Facts, place: int, *, is_shown: bool) -> str:
         return _row(_damaged(run), place, is_shown=is_shown)
 
 
-def _row(run: Facts, place: int, *, is_shown: bool) -> str:
+def _row(run: RunFacts, place: int, *, is_shown: bool) -> str:
     latest = run.get("latest") or {}
     cells = [
         run["state"],
@@ -361,7 +366,7 @@ def _row(run: Facts, place: int, *, is_shown: bool) -> str:
     return f'<tr><th scope="row">{swatch}{button}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
 
 
-def _all_runs(runs: Sequence[Facts], name: str, drawn: Drawn) -> Html:
+def _all_runs(runs: Sequence[RunFacts], name: str, drawn: Drawn) -> Html:
     curves = [(str(run["name"]), run.get("curve") or ThinnedHistory()) for run in runs[:MOST_LINES]]
 
     def draw() -> Html:
@@ -379,15 +384,15 @@ def _all_runs(runs: Sequence[Facts], name: str, drawn: Drawn) -> Html:
     return drawn.again(("together", name), content, sum(len(curve.points) for _, curve in curves), draw)
 
 
-def title(runs: Sequence[Facts]) -> str:
-    """Of the browser's tab."""
+def title(runs: Sequence[RunFacts]) -> str:
+    """The title of the browser's tab."""
     if len(runs) == 1:
         (run,) = runs
         return f"{run.get('round', 0)}/{run.get('rounds', 0)} · {run['name']} · tdcd watch"
     return f"{counted(len(runs), 'run')} · tdcd watch"
 
 
-def as_json(runs: Sequence[Facts], hidden: int, drawn: Drawn, asked: Asked, **more: Any) -> str:
+def as_json(runs: Sequence[RunFacts], hidden: int, drawn: Drawn, asked: Asked, **more: Any) -> str:
     """All that the page shows, without the parts that it has."""
     shown = [run["id"] for run in runs if is_open(run, runs, asked)]
     drawn.forget({run["id"] for run in runs})
@@ -407,7 +412,7 @@ def as_json(runs: Sequence[Facts], hidden: int, drawn: Drawn, asked: Asked, **mo
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
 
 
-def _safe_parts(run: Facts, drawn: Drawn) -> list[tuple[str, Html]]:
+def _safe_parts(run: RunFacts, drawn: Drawn) -> list[tuple[str, Html]]:
     """One run by parts; only its state where a file says what no file of a run should."""
     try:
         return [*run_parts(run, drawn)]
@@ -415,6 +420,6 @@ def _safe_parts(run: Facts, drawn: Drawn) -> list[tuple[str, Html]]:
         return [("head", html.join([*_head(_damaged(run)), html.notice(f"{error!r:.200}", "alarm")]))]
 
 
-def _damaged(run: Facts) -> Facts:
+def _damaged(run: RunFacts) -> RunFacts:
     known = {key: run[key] for key in ("id", "name", "group", "kind")}
     return {**known, "state": "damaged", "words": DAMAGED_FILES, "problems": run["problems"]}

@@ -11,17 +11,17 @@ MOST_SILOS, MOST_CLIENTS = 30, 24
 MOST_NAMES = 10_000
 """Clients that are looked at."""
 LATE_S = 3.0
-"""A hub always waits for somebody; for how long before people should know."""
+"""Seconds: a hub always waits for some party, and only longer waiting is shown."""
 
-Entry = TypeVar("Entry")
-State = Literal["simulated", "connected", "waited for", "left out", "revoked", "away", "ended", "unknown"]
-QUIET: tuple[State, ...] = ("simulated", "connected", "ended", "unknown")
+Listed = TypeVar("Listed")
+PartyState = Literal["simulated", "connected", "waited for", "left out", "revoked", "away", "ended", "unknown"]
+QUIET: tuple[PartyState, ...] = ("simulated", "connected", "ended", "unknown")
 
-Status = Mapping[str, Any]
+HubStatus = Mapping[str, Any]
 """What a hub says of itself, see :mod:`tdcd.runtime.storage.status`."""
 
 
-def silos_of(facts: Mapping[str, Any], config: Mapping[str, Any], statuses: Mapping[str, Status]) -> list[Any]:
+def silos_of(facts: Mapping[str, Any], config: Mapping[str, Any], statuses: Mapping[str, HubStatus]) -> list[Any]:
     """The silos with their hubs and clients, as the page draws them.
 
     Args:
@@ -36,7 +36,7 @@ def silos_of(facts: Mapping[str, Any], config: Mapping[str, Any], statuses: Mapp
 
 
 def _silo(
-    name: str, known: Mapping[str, Any], planned: Mapping[str, Any], statuses: Mapping[str, Status]
+    name: str, known: Mapping[str, Any], planned: Mapping[str, Any], statuses: Mapping[str, HubStatus]
 ) -> dict[str, Any]:
     rows = _entries(known.get("clients"), int)
     names, number = _client_names(planned, len(rows))
@@ -66,7 +66,7 @@ def _client_names(planned: Mapping[str, Any], count: int) -> tuple[Sequence[str]
     return [f"c{index + 1}" for index in range(min(number, MOST_NAMES))], number
 
 
-def _state_of(party: str, status: Status | None) -> tuple[State, float | None]:
+def _state_of(party: str, status: HubStatus | None) -> tuple[PartyState, float | None]:
     """How a party stands, as a hub says, and for how many seconds that waits for it."""
     if status is None or (status["status"] is None and not status["alive"]):
         return "unknown", None
@@ -81,8 +81,8 @@ def _state_of(party: str, status: Status | None) -> tuple[State, float | None]:
     return ("connected" if connected else "away"), None
 
 
-def late_in(statuses: Mapping[str, Status]) -> dict[str, tuple[float, bool]]:
-    """The parties that somebody has waited for too long: for how many seconds, and whether they are connected.
+def late_in(statuses: Mapping[str, HubStatus]) -> dict[str, tuple[float, bool]]:
+    """The parties that a hub has waited for too long: for how many seconds, and whether they are connected.
 
     A hub that waits for clients of its own is not what the others wait for in the end.
     """
@@ -96,11 +96,11 @@ def late_in(statuses: Mapping[str, Status]) -> dict[str, tuple[float, bool]]:
     }
 
 
-def _late(status: Status) -> dict[str, float]:
+def _late(status: HubStatus) -> dict[str, float]:
     return {party: seconds for party, seconds in status.get("missing_s", {}).items() if seconds >= LATE_S}
 
 
-def _hub_state(hub: str, status: Status | None, statuses: Mapping[str, Status]) -> dict[str, Any]:
+def _hub_state(hub: str, status: HubStatus | None, statuses: Mapping[str, HubStatus]) -> dict[str, Any]:
     """How a hub stands, as it says itself, or else as another one says."""
     if not statuses:
         return {"state": "simulated", "seconds": None}
@@ -130,6 +130,6 @@ def time_of(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     ]
 
 
-def _entries(value: Any, kind: type[Entry]) -> list[Entry]:
+def _entries(value: Any, kind: type[Listed]) -> list[Listed]:
     """What a list has of one kind; nothing of what is no list."""
     return [entry for entry in value if isinstance(entry, kind)] if isinstance(value, list) else []

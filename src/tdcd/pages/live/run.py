@@ -1,25 +1,110 @@
-"""One run as the page shows it."""
+"""One run as the page shows it: its facts, its figures, and its state in a word and a sentence."""
 
 import json
+import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from tdcd.config.user_code import resume_command
-from tdcd.pages.live.curve import ThinnedHistory
-from tdcd.pages.live.folders import STATUS, Found
-from tdcd.pages.live.history import Budget, HistoryReader
+from tdcd.pages.live.folders import MOST_BYTES, STATUS, FoundRun, SmallFile
+from tdcd.pages.live.history import Budget, HistoryReader, ThinnedHistory
 from tdcd.pages.live.page import DAMAGED_FILES
-from tdcd.pages.live.parties import silos_of, time_of
-from tdcd.pages.live.small_file import MOST_BYTES, SmallFile
-from tdcd.pages.live.standing import Standing, of_hubs, of_simulation
+from tdcd.pages.live.parties import late_in, silos_of, time_of
 from tdcd.records.files import parse_json, parse_toml, read_plain
 from tdcd.records.history import Record
-from tdcd.records.patience import Best, Stopping
+from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Stopping
 from tdcd.records.run_folder import CONFIG, FACTS, HISTORY, REPORT
+from tdcd.records.steering import StepControl
 from tdcd.records.timeline import TIMELINE, Timeline
-from tdcd.records.verdict import NO_COURSES
 from tdcd.runtime.storage.status import read_status
+
+QUIET_S, QUIET_GAPS = 20.0, 10
+"""A simulation is quiet after so many seconds without a line, if that is also many times as long as usual."""
+MOST_NAMES = 5
+
+RunState = Literal[
+    "running", "waiting", "finished", "diverged", "stopped", "refused", "quiet", "reading", "empty", "gone", "damaged"
+]
+
+
+class Standing(NamedTuple):
+    """A word for the state, and what people should know about it."""
+
+    state: RunState
+    words: str = ""
+
+
+def of_simulation(
+    resume: str,
+    latest: Record,
+    ending: Stopping,
+    best: Best | None,
+    control: StepControl,
+    verdict: str,
+    written: float,
+    reported: float,
+    gap: float,
+) -> Standing:
+    """How a simulation stands, which says nothing of itself but lines of its history.
+
+    Args:
+        resume: the command that continues it.
+        verdict: on the model that stays if this is the end, see :mod:`tdcd.records.outcome`.
+        written: when the last line was; ``reported``: when the report was, 0 if there is none.
+        gap: the seconds between two lines, as far as they are known.
+    """
+    if latest.diverged:
+        return Standing("diverged", f"The loss stopped being a finite number by round {latest.round}.")
+    if latest.round == ending.rounds or ending.is_spent(best, control):
+        return finished(ending, best, control, latest.round, verdict)
+    # A run that is asked to stop still writes its report.
+    if reported >= written:
+        return Standing("stopped", f"Interrupted in round {latest.round}. To continue: {resume}")
+    silent = time.time() - written
+    if silent > max(QUIET_S, QUIET_GAPS * gap):
+        words = f"No line for {silent:.0f} s: a round takes long, or the process is gone. Then: {resume}"
+        return Standing("quiet", words)
+    return Standing("running")
+
+
+def of_hubs(
+    statuses: Sequence[Mapping[str, Any]],
+    ending: Stopping,
+    best: Best | None,
+    last: int,
+    verdict: str,
+    control: StepControl = NO_CONTROL,
+) -> Standing:
+    """The worst of what the hubs of a run say."""
+    if verdict and all(status["status"] == "diverged" for status in statuses):
+        return finished(ending, best, control, last, verdict)
+    for status in statuses:
+        if status["status"] not in (None, "finished"):
+            state: RunState = "diverged" if status["status"] == "diverged" else "refused"
+            return Standing(state, f"{status['party']}: {status['last_error'] or status['status']}")
+    for status in statuses:
+        if status["status"] is None and not status["alive"]:
+            words = f"The process of {status['party']} is gone: give the same command again, and it continues."
+            return Standing("stopped", words)
+    if all(status["status"] == "finished" for status in statuses):
+        return finished(ending, best, control, last, "")
+    late = [
+        f"{party} ({seconds:.0f} s{'' if connected else ', not connected'})"
+        for party, (seconds, connected) in late_in({str(status["party"]): status for status in statuses}).items()
+    ]
+    if late:
+        more = f" and {len(late) - MOST_NAMES} more" * (len(late) > MOST_NAMES)
+        return Standing("waiting", f"Waits for {', '.join(late[:MOST_NAMES])}{more}.")
+    return Standing("running")
+
+
+def finished(ending: Stopping, best: Best | None, control: StepControl, last: int, verdict: str) -> Standing:
+    """A run that has come to its end, with a model that is to be trusted or not."""
+    words = "; ".join(filter(None, [verdict, ending.in_words(best, last, control)]))
+    return Standing("diverged" if verdict else "finished", f"{words[:1].upper()}{words[1:]}." if words else "")
+
 
 DAMAGED = Standing("damaged", "The history cannot be read any further; the training is not affected by that.")
 READING = Standing("reading", "Its history is being read.")
@@ -30,14 +115,14 @@ RECENT = 50
 class WatchedRun:
     """What the files of one run say, as of the last look."""
 
-    def __init__(self, found: Found, number: int) -> None:
+    def __init__(self, found: FoundRun, number: int) -> None:
         """Nothing is read before the first look."""
         self.number = number
         self.problem = ""
         """What no file of a run should say, if the last look ended there."""
         self._follow(found)
 
-    def _follow(self, found: Found) -> None:
+    def _follow(self, found: FoundRun) -> None:
         """Begin with the files of ``found``."""
         self.found = found
         home = found.homes[0] if found.homes else found.path
@@ -56,6 +141,7 @@ class WatchedRun:
         self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._latest: Record | None = None
         self._best: Best | None = None
+        self._control = NO_CONTROL
         self._courses = NO_COURSES
 
     @property
@@ -68,7 +154,7 @@ class WatchedRun:
         """Whether the next look has more to read."""
         return self._history.is_behind and not self._is_gone
 
-    def look(self, found: Found | None, budget: Budget) -> None:
+    def look(self, found: FoundRun | None, budget: Budget) -> None:
         """Read what is new; ``found`` is None for a run that is no longer there, which stays as it was last."""
         self.problem = ""
         self._is_gone = found is None or not found.path.is_dir() or (found.kind == "nothing" and self.has_begun)
@@ -116,6 +202,8 @@ class WatchedRun:
         self._recent.append((record.round, record.seconds))
         self._best = self._best if record.diverged else Best.after(self._best, record)
         self._courses, _ = self._courses.after(record, self._best)
+        if self._ending.steering is not None:
+            self._control = self._ending.steering.after(self._control, record)
         self._latest = record
 
     # What the page gets.
@@ -159,8 +247,8 @@ class WatchedRun:
 
     @property
     def _verdict(self) -> str:
-        """On the model that stays if the run ends with the last line, see :mod:`tdcd.records.verdict`."""
-        return self._courses.in_words(self._ending, self._best, self._last_round)
+        """On the model that stays if the run ends with the last line, see :mod:`tdcd.records.outcome`."""
+        return self._courses.in_words(self._ending, self._best, self._last_round, self._control)
 
     @property
     def _last_round(self) -> int:
@@ -181,7 +269,7 @@ class WatchedRun:
             return DAMAGED if self._history.problem else READING
         if self._statuses:
             statuses = [self._statuses[hub] for hub in sorted(self._statuses)]
-            return of_hubs(statuses, self._ending, self._best, self._last_round, self._verdict)
+            return of_hubs(statuses, self._ending, self._best, self._last_round, self._verdict, self._control)
         if found.kind == "nothing":
             return Standing("empty", f"There is no run in {found.path} yet; it is shown here as soon as it begins.")
         if latest is None:
@@ -189,12 +277,14 @@ class WatchedRun:
         written, reported = _modified(self._history.path), _modified(found.path / REPORT)
         gap = self._seconds_for(1) or 0.0
         resume = resume_command(found.path, self._settings)
-        return of_simulation(resume, latest, self._ending, self._best, self._verdict, written, reported, gap)
+        return of_simulation(
+            resume, latest, self._ending, self._best, self._control, self._verdict, written, reported, gap
+        )
 
 
 def _of_missing(path: Path, *, has_begun: bool) -> Standing:
     if has_begun:
-        return Standing("gone", f"The run in {path} is no longer there; this is what it said last.")
+        return Standing("gone", f"The run in {path} is no longer there; this is its last state.")
     return Standing("empty", f"{path} is not there yet; a run in it is shown here as soon as it begins.")
 
 

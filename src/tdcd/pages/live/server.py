@@ -1,10 +1,10 @@
-"""The web server behind ``tdcd watch``.
+"""The web server behind ``tdcd watch``, and the runs that it shows, as of the last look.
 
 It is Python's own ``http.server``: nothing to install, so it works wherever tdcd does. Of that module it uses the
 parser of requests and a thread per connection, not the part that serves files. It answers GET and HEAD for a fixed
 table of paths, closes every connection after one answer, takes only so many at a time, and gives up on slow ones. No
 part of a request ever becomes the name of a file. A page asks once in a second: a framework with an event loop would
-weigh more than all of this and serve nobody faster.
+weigh more than all of this and be no faster.
 
 Browsers let any web page send requests to this one. What is refused, so that no such page learns or does anything:
 
@@ -16,16 +16,88 @@ Browsers let any web page send requests to this one. What is refused, so that no
 import errno
 import ipaddress
 import re
+import secrets
 import socket
 import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, ClassVar
 
-from tdcd.pages.live.page import asked_in
-from tdcd.pages.live.watcher import Watcher
+from tdcd.pages.live.folders import runs_in
+from tdcd.pages.live.history import Budget
+from tdcd.pages.live.page import NOTHING_ASKED, Asked, Drawn, as_json, asked_in
+from tdcd.pages.live.run import WatchedRun
+
+LOOK_S = 0.5
+"""However many pages ask, the folders are read no more often."""
+MOST_RUNS = 100
+"""Further ones are counted."""
+
+
+class Watcher:
+    """Reads the folders when a page asks, and else does nothing."""
+
+    def __init__(self, folders: Sequence[Path], clock: Callable[[], float] = time.monotonic) -> None:
+        """Watch the runs in ``folders``, which need not be there yet."""
+        self._folders, self._clock = [*folders], clock
+        self._runs: dict[Path, WatchedRun] = {}
+        self._lock, self._looked_at = threading.Lock(), -LOOK_S
+        self._begun = self._hidden = 0
+        # Pages that knew another server have parts of other runs.
+        self._nonce = secrets.token_hex(8)
+        self._drawn = Drawn(clock)
+
+    def state(self, asked: Asked = NOTHING_ASKED) -> str:
+        """What a page shows as JSON, without the parts that it has."""
+        with self._lock:
+            runs = self._facts()
+            is_reading = any(run["state"] == "reading" for run in runs)
+            return as_json(runs, self._hidden, self._drawn, asked, server=self._nonce, is_reading=is_reading)
+
+    def facts(self) -> list[dict[str, Any]]:
+        """What there is to show of every run."""
+        with self._lock:
+            return self._facts()
+
+    def _facts(self) -> list[dict[str, Any]]:
+        if self._clock() - self._looked_at >= LOOK_S or any(run.is_behind for run in self._runs.values()):
+            self._look()
+            self._looked_at = self._clock()
+        return [*map(_facts_of, self._runs.values())]
+
+    def _look(self) -> None:
+        found = {run.path: run for run in runs_in(self._folders)}
+        self._hidden = max(0, len(found) - MOST_RUNS)
+        for path in [*found][:MOST_RUNS]:
+            if path not in self._runs:
+                self._runs[path] = WatchedRun(found[path], self._begun)
+                self._begun += 1
+        budget = Budget()
+        for path, run in [*self._runs.items()]:
+            try:
+                run.look(found.get(path), budget)
+            except Exception as error:
+                # Of any kind: one folder must not keep the others from being shown.
+                run.problem = f"{error!r:.200}"
+            # A place where no run has begun is only worth a line while it is asked for.
+            if path not in found and not run.has_begun:
+                del self._runs[path]
+
+
+def _facts_of(run: WatchedRun) -> dict[str, Any]:
+    """One run. What no file of a run should say must not keep the others from being shown."""
+    if run.problem:
+        return run.as_damaged(run.problem)
+    try:
+        return run.facts()
+    except Exception as error:
+        return run.as_damaged(f"{error!r:.200}")
+
 
 LOOPBACK = "127.0.0.1"
 MOST_CONNECTIONS = 32
@@ -65,7 +137,7 @@ class WatchServer(ThreadingHTTPServer):
             raise OSError(f"--host {host} is not an address of this machine: {error}") from None
         self.address_family = family
         try:
-            super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+            super().__init__(address[:2], _PageHandler)  # type: ignore[arg-type]
         except OSError as error:
             way_on = "--port takes another, 0 any free one" if error.errno == errno.EADDRINUSE else "try another --host"
             words = f"cannot listen at {host}, port {port}: {error.strerror}; {way_on}"
@@ -85,7 +157,7 @@ class WatchServer(ThreadingHTTPServer):
 
     @cached_property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine can connect."""
+        """Whether only this machine can connect."""
         return ipaddress.ip_address(str(self.server_address[0]).partition("%")[0]).is_loopback
 
     def knows_host(self, header: str) -> bool:
@@ -133,7 +205,7 @@ def _page_files() -> dict[str, tuple[str, bytes]]:
     return found
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PageHandler(BaseHTTPRequestHandler):
     """One request."""
 
     server: WatchServer
@@ -195,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def version_string(self) -> str:
-        """Tell nobody which Python this is."""
+        """The server's name in answers, without the version of Python."""
         return "tdcd"
 
     def log_message(self, format: str, *args: Any) -> None:

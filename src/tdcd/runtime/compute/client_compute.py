@@ -11,15 +11,16 @@ from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm
-from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB
+from tdcd.core.codecs.codec import TO_HUB
 from tdcd.core.knowledge import Known
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.presence import Remaining, row_weights
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
-from tdcd.runtime.compute.links import Layout, Links, precision
-from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps, Presence, flat, pad, places_in
+from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps, RowsLeft, flat, pad, places_in
 from tdcd.runtime.messages.structure import Arrays
 
 AT_ONCE, BYTES_AT_ONCE = 32, 1 << 20
@@ -58,9 +59,9 @@ class ClientCompute:
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
-        self._variant, self._silo, self._client = variant or Variant(), silo, client
+        self._variant, self._silo, self.client = variant or Variant(), silo, client
         width, is_scored_here = objective.phi_width(num_outputs), self._variant.knowledge.scored_at(silo) == silo
-        self._width_received = width if is_scored_here else objective.statistic_width(num_outputs)
+        self.width_received = width if is_scored_here else objective.statistic_width(num_outputs)
         shape = (settings.num_exchanged, self.batch_size, width)
         self.links = Links(self._variant, settings, silo, shape)
         self._draws = draws_of(settings, num_samples)
@@ -84,10 +85,7 @@ class ClientCompute:
             objective,
             self._variant,
             silo,
-            settings.gradient,
             settings.local_steps,
-            num_samples,
-            self.batch_size,
             settings.dtype,
         )
 
@@ -113,7 +111,7 @@ class ClientCompute:
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)
         weights = nothing if self._weights is None else self._weights.take(padded)
-        rules = nothing if self._local.needs_jax else self._local.row_weights(counts, width, self._held)
+        rules = self._rule(Remaining(self.num_samples, self.batch_size), counts, width)
         places, samples = places % padded[0].size, samples % held[0].size
         parts = zip(of_rounds, features, labels, counts, weights, rules, strict=True)
         return [
@@ -131,6 +129,11 @@ class ClientCompute:
             return rows._replace(kept=kept, weights=weights if rows.weights is None else weights * rows.weights)
         flat(rows.features)[rows.places[~kept], :-1] = 0
         return rows
+
+    def _rule(self, left: Remaining, counts: NDArray[np.int32], width: int) -> NDArray[Any]:
+        """What the losses of its rows are multiplied by; of a width that rows are padded to."""
+        held: Any = self._held
+        return np.asarray(row_weights(left, counts, width, gradient=self.settings.gradient, held=held))  # type: ignore[arg-type]
 
     def only(self, rows: ClientRows, kept: NDArray[np.bool_]) -> ClientRows:
         """The same without some of the rows: ``kept`` is ``[n]``."""
@@ -155,18 +158,6 @@ class ClientCompute:
         sent = phi if rows.kept is None else np.where(rows.kept[:, None], phi, 0)
         return self.links.encode_rows(round_index, TO_HUB, rows.samples, sent)
 
-    def layout_received(self, rows: int) -> Layout:
-        """What the hub passes on of the exchange, for so many rows."""
-        return self.links.rows_layout(rows, self._width_received)
-
-    def received(self, round_index: int, sent: Arrays) -> NDArray[Any]:
-        """``[n, C]``, or W numbers of each: what the hub passed on of the exchange, for its rows of the minibatches."""
-        return self.links.decode_rows(round_index, TO_CLIENTS, self.rows(round_index).samples, sent)
-
-    def block_sent(self, block: Tree, before: Tree, round_index: int) -> Arrays:
-        """Its block after the round's steps, as the hub is sent it."""
-        return self.links.encode_block(round_index, self._client, block, before)
-
     def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
         """``[rows, C]``: the phi of all training rows, or of other rows."""
         return self._phi(block, self._features if features is None else np.asarray(features, self.settings.dtype))
@@ -185,7 +176,7 @@ class ClientCompute:
         rows: ClientRows,
         received: NDArray[Any],
         round_index: int = 0,
-        presence: Presence | None = None,
+        remaining: RowsLeft | None = None,
         weights: NDArray[Any] | None = None,
         memory: Tree = None,
     ) -> Any:
@@ -196,20 +187,19 @@ class ClientCompute:
             received: ``[n, C]`` or ``[n, W]``, what its hub passed on of the exchange.
             weights: ``[n]``, what its hub says that each row weighs, if the client does not know it itself.
         """
-        held = self._held
-        if presence is not None:
-            rows, received = presence.left, received[presence.rows]
-            weights = None if weights is None else weights[presence.rows]
-            # A row weighs M' / (n_k B') now, with the M' rows and B' samples that are left: M / (held B) for this held.
-            left = np.maximum(presence.sizes, 1) / self.batch_size * (self.num_samples / presence.num_samples)
-            held = np.asarray(self.num_rows * left, self.settings.dtype)
+        if remaining is not None:
+            rows, received = remaining.rows, received[remaining.mask]
+            weights = None if weights is None else weights[remaining.mask]
+            sizes = np.maximum(remaining.left.sizes, 1).astype(self.settings.dtype)
+            left = remaining.left._replace(sizes=sizes)
+            rows = rows._replace(rule=self._rule(left, rows.counts, rows.labels.shape[1]))
         if weights is not None:
             padded = pad(rows, weights[:, None])[..., 0]
             rows = rows._replace(weights=padded if rows.weights is None else padded * rows.weights)
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         iteration = round_index * self.settings.local_steps
-        return self._local.take(block, rows, known, held, self._step_size, iteration, memory)
+        return self._local.take(block, rows, known, self._step_size, iteration, memory)
 
 
 @compiled("model")

@@ -13,22 +13,23 @@ from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm, lazy
 from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB
+from tdcd.core.family.scaled import mean_products
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.round import Widths, round_of
+from tdcd.core.round import Flow, FlowName, Widths, round_of
 from tdcd.core.settings import draws_of
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
 from tdcd.core.update import HubUpdate, takes_average
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
-from tdcd.runtime.compute.links import Links, precision
+from tdcd.runtime.compute.links import MEMORY, Layout, Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
 from tdcd.runtime.job import IncompatibleParties, Job
-from tdcd.runtime.messages.messages import Remaining
-from tdcd.runtime.messages.structure import Array, Arrays
+from tdcd.runtime.messages.structure import Arrays
+from tdcd.runtime.messages.validation import are_finite
 
 
 class Holdings(NamedTuple):
@@ -49,6 +50,20 @@ def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.in
     return absent
 
 
+def absent_in(parts: Sequence[Arrays], name: str = "absent") -> NDArray[np.bool_] | None:
+    """The samples that are absent in at least one hub's part; None if no hub lacks any."""
+    found = [part[name] for part in parts if name in part]
+    return np.logical_or.reduce(found) if found else None
+
+
+class PartLayout(NamedTuple):
+    """What the arrays of a part have to be."""
+
+    arrays: Layout
+    masks: dict[str, int]
+    """Those that are there only if clients are left out: of so many samples, 1 for each that is absent."""
+
+
 CARRIED = "carried."
 """How a checkpoint calls the memory of a client, before its number."""
 AT_ONCE, SAMPLES_AT_ONCE = 32, 1 << 16
@@ -66,13 +81,15 @@ class HubCompute:
         feature_shape: tuple[int, ...],
         masks: Masks | None = None,
         noise_key: bytes = b"",
+        products: Sequence[NDArray[Any]] = (),
     ) -> None:
         """Take the silo's index, its samples, the shape of one of them, and the hub's masks and the secret of its noise
-        if it has any.
+        if it has any; and what clients sent of the products of their features, where the hub's steps need them.
         """
-        self.settings, self.sample_index, self.silo = job.settings, sample_index, silo
+        self.settings = job.settings.at(sample_index.num_samples)
+        self.sample_index, self.silo = sample_index, silo
         outputs = sample_index.outputs(job.config)
-        self.objective = objective_of(job.config, outputs.loss)
+        self.objective = objective_of(job.config, outputs.loss, sample_index.num_samples)
         self.num_outputs = outputs.count
         self.variant = job.variant
         self.batch_size = self.settings.effective_batch_size(sample_index.num_samples)
@@ -80,18 +97,19 @@ class HubCompute:
         self.phi_width = self.objective.phi_width(self.num_outputs)
         self.phi_shape = (self.num_exchanged, self.batch_size, self.phi_width)
         statistic = self.objective.statistic_width(self.num_outputs)
-        self.statistic_shape = (self.num_exchanged, self.batch_size, statistic)
-        """Of what silos without labels receive of a round."""
         self.round = round_of(job.variant, len(job.hubs), Widths(self.phi_width, statistic, job.sends_weights))
-        self._sends_weights = job.sends_weights
+        self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
+        self._num_scored = {"train": sample_index.num_samples, "test": int(sample_index.held_out.sum())}
+        self.between_hubs = self._layouts()
+        """By flow and silo: what the silo's hub sends."""
         self._draws = draws_of(self.settings, sample_index.num_samples)
         # NumPy sorts few different numbers fastest in 16 bits.
         self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
         self._labels = None if sample_index.meaning is None else sample_index.train_labels
         self._weights = sample_index.weights_at(~sample_index.held_out)
-        self._num_clients = len(sample_index.rows)
-        self._places = [sample_index.places(client) for client in range(self._num_clients)]
+        self.num_clients = len(sample_index.rows)
+        self._places = [sample_index.places(client) for client in range(self.num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
         self._model, self._num_features = job.block(silo), feature_shape[-1]
         started = start_block(
@@ -109,15 +127,18 @@ class HubCompute:
         if not self._takes_average:
             with precision(self.settings.dtype):
                 self.memory = map_tree(np.asarray, self.variant.hub_update.start(self.start))
+        if self.variant.curved is not None:
+            mean = self._mean_products(products)
+            self.memory = self.variant.curved.curved(self.memory, mean, self.objective.curvature, self.objective.l2)
         """What the hub's update remembers before round 0."""
         self.carried: list[Tree] = []
         """Every client's memory before round 0, if their update carries one."""
         if self.variant.carried is not None:
             with precision(self.settings.dtype):
                 first = map_tree(np.asarray, self.variant.carried.memory(self.start))
-            self.carried = [first] * self._num_clients
-        self.memory_layout = {
-            name: (str(leaf.dtype), leaf.shape)
+            self.carried = [first] * self.num_clients
+        self.memory_layout: Layout = {
+            f"{MEMORY}{name}": (str(leaf.dtype), leaf.shape)
             for first in self.carried[:1]
             for name, leaf in named_leaves(first).items()
         }
@@ -125,6 +146,7 @@ class HubCompute:
         self._names = [*named_leaves(self.start)]
         self.block_layout = self.links.block_layout(self.start)
         """What clients send of their blocks: the dtype and shape of every array, by name."""
+        self._sent_after_steps = {**self.block_layout, **self.memory_layout}
         self._at_once = max(1, min(AT_ONCE, SAMPLES_AT_ONCE // (self.num_exchanged * self.batch_size)))
         # Phi is of later rounds than the steps.
         spread = job.timing.rounds + job.timing.longest_period
@@ -132,6 +154,51 @@ class HubCompute:
         self._shares = lru_cache(maxsize=2)(self._shares_of)
         self.sends = lru_cache(maxsize=2)(partial(job.sends, silo))
         """The rounds whose phi the silo sends in this one; asked for with every answer."""
+
+    def _layouts(self) -> dict[tuple[FlowName, int], PartLayout]:
+        sizes = {name: (size,) for name, size in self._num_scored.items()}
+        found: dict[tuple[FlowName, int], PartLayout] = {}
+        for flow in (*self.round.between_hubs(), *self.round.ending):
+            is_scored = flow in self.round.evaluation
+            for silo in range(self.round.num_silos):
+                if not flow.is_of(silo):
+                    continue
+                layout = found.setdefault((flow.within or flow.name, silo), PartLayout({}, {}))
+                if flow.carries == "vector":
+                    layout.arrays[flow.name] = self.settings.dtype, (flow.width,)
+                elif flow.carries == "samples" and is_scored:
+                    for name, shape in sizes.items():
+                        layout.arrays[name] = self.links.scores_dtype, (*shape, flow.width)
+                        layout.masks[f"{name}_absent"] = shape[0]
+                elif flow.carries == "samples":
+                    layout.arrays.update(self._layout(flow))
+                    layout.masks["absent"] = self.num_exchanged * self.batch_size
+        return found
+
+    def _layout(self, flow: Flow) -> Layout:
+        """What a flow carries of the round's samples."""
+        drawn = self.num_exchanged, self.batch_size
+        if flow.within is not None:
+            return {flow.name: (self.settings.dtype, drawn)}
+        shape = (*drawn, flow.width)
+        if flow.codec is None:
+            return {flow.name: (self.settings.dtype, shape)}
+        layout: Layout = flow.codec.layout(shape, self.settings.dtype)
+        return layout
+
+    def of_client(self, flow: FlowName, round_index: int, client: int) -> Layout:
+        """What a client sends of a flow in a round."""
+        if flow == "phi":
+            return {
+                f"{sent}.{name}": array
+                for sent in self.sends(round_index)
+                for name, array in self.links.rows_layout(len(self.holdings(sent).places[client])).items()
+            }
+        if flow == "block":
+            return self._sent_after_steps
+        rows = {"train": self.rows_of(client, held_out=False), "test": self.rows_of(client, held_out=True)}
+        shapes = {name: (count, self.phi_width) for name, count in rows.items() if count or name == "train"}
+        return {name: (self.settings.dtype, shape) for name, shape in shapes.items()}
 
     @property
     def num_parameters(self) -> int:
@@ -165,34 +232,32 @@ class HubCompute:
         slots, everywhere = np.empty_like(orders), np.arange(orders.shape[1])
         for slot, order in zip(slots, orders, strict=True):
             slot[order] = everywhere
-        counts = [np.bincount(one, minlength=self._num_clients) for one in holders]
+        counts = [np.bincount(one, minlength=self.num_clients) for one in holders]
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
         return [Holdings(its, slots[index : index + 1]) for index, its in enumerate(places)]
 
-    def count(self, round_index: int, client: int) -> int:
-        """How many samples of a round's minibatches a client holds."""
-        return len(self.holdings(round_index).places[client])
-
-    def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> tuple[Arrays, NDArray[np.uint8] | None]:
+    def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of a round's exchange (line 11), from what each client sent.
 
         Returns:
             Phi ``[E, B, C]`` in minibatch order, as the exchange encodes it; and, if the samples of clients without an
-            answer are among them, ``[E * B]``, 1 where phi is zero for that reason.
+            answer are among them, ``absent`` ``[E * B]``, 1 where phi is zero for that reason.
         """
         holdings = self.holdings(round_index)
         rows = [
-            self._zeros(len(place)) if answer is None else self.links.decode_rows(round_index, TO_HUB, place, answer)
+            self._zeros(len(place))
+            if answer is None
+            else self.links.decode_rows(round_index, TO_HUB, place, answer, f"{round_index}.")
             for answer, place in zip(answers, holdings.places, strict=True)
         ]
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], holdings.slots)  # type: ignore[arg-type]
         phi = np.asarray(stacked[0]).reshape(self.phi_shape)
         sent = self.links.to_hubs(round_index, phi)
         if None not in answers:
-            return sent, None
+            return sent
         mask = mask_of(len(stacked[0]), [answer is None for answer in answers], holdings.places)
-        return sent, mask if mask.any() else None
+        return {**sent, "absent": mask} if mask.any() else sent
 
     def _rows(self, answer: Arrays | None, name: str, count: int) -> NDArray[Any]:
         """An array of a client's answer; zeros if it has none."""
@@ -203,31 +268,36 @@ class HubCompute:
     def _zeros(self, count: int) -> NDArray[Any]:
         return np.zeros((count, self.phi_width), self.settings.dtype)
 
-    def received(self, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
-        """What clients of this silo, which has labels, get of the exchange (line 13), from every hub's part."""
-        own, others = self.links.own(round_index, parts[self.silo]), self.links.others(round_index, parts)
-        return self._passed(self.silo, round_index, own, others)
+    # What overflows is not finite, and is found by that: here and below.
+    @np.errstate(over="ignore", invalid="ignore")
+    def slope_part(self, round_index: int, parts: Sequence[Arrays]) -> Arrays:
+        """What clients of the silos without labels get of the exchange, from every hub's part; zero for absent samples.
 
-    def slope(self, round_index: int, parts: Sequence[Arrays], absent: NDArray[np.bool_] | None) -> NDArray[Any]:
-        """What clients of the silos without labels get of it, worked out here; zero for absent samples."""
-        own, others = self.links.own(round_index, parts[self.silo]), self.links.others(round_index, parts)
+        Returns:
+            ``slope`` ``[E, B, W]``; ``weights`` ``[E, B]``, if samples do not weigh the same; and ``absent``.
+        """
+        absent = absent_in(parts)
         # All of those silos get the same.
-        found = self._passed(0 if self.silo else 1, round_index, own, others)
-        return found if absent is None else np.where(absent.reshape(*found.shape[:2], 1), 0, found)
+        found = {"slope": self._passed(0 if self.silo else 1, round_index, parts)}
+        if self._sends_weights:
+            assert self._weights is not None
+            found["weights"] = self._weights.take(self._draws(round_index)).astype(self.settings.dtype)
+        if absent is None:
+            return found
+        missing = absent.reshape(self.phi_shape[:2])
+        found["slope"] = np.where(missing[..., None], 0, found["slope"])
+        if self._sends_weights:
+            found["weights"] = np.where(missing, 0, found["weights"])
+        return {**found, "absent": absent.astype(np.uint8)}
 
-    def weights(self, round_index: int, absent: NDArray[np.bool_] | None) -> NDArray[Any] | None:
-        """``[E, B]``: the sample weights that silos without labels get; zero for absent ones, None if they get none."""
-        if not self._sends_weights:
-            return None
-        assert self._weights is not None
-        found = self._weights.take(self._draws(round_index)).astype(self.settings.dtype)
-        return found if absent is None else np.where(absent.reshape(found.shape), 0, found)
-
-    def _passed(self, silo: int, round_index: int, own: Any, others: Any) -> NDArray[Any]:
+    def _passed(self, silo: int, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
+        """What clients of a silo get of the exchange (line 13), all together, from every hub's part."""
+        others: Any = self.links.others(round_index, parts)
         knowledge = self.variant.knowledge
         if knowledge.receives_sum(silo):
             # Those who have the labels get the others' phi: no need to compute with it here.
             return np.asarray(others)
+        own: Any = self.links.own(round_index, parts[self.silo])
         assert self._labels is not None
         drawn = self._labels.take(self._draws(round_index))
         labels: Any = drawn.astype(self.objective.label_dtype(self.settings.dtype))
@@ -237,38 +307,47 @@ class HubCompute:
         with precision(self.settings.dtype):
             return np.asarray(_received(own, others, labels, silo=silo, knowledge=knowledge, objective=self.objective))
 
-    def project(self, round_index: int, passed: NDArray[Any]) -> list[Arrays]:
-        """What each client is sent of the exchange (line 14), from what all together get."""
-        rows: Any = passed.reshape(1, -1, passed.shape[-1])
-        sent = []
-        for place in self.holdings(round_index).places:
-            its: Any = place[None]
-            projected = np.asarray(algorithm.project(rows, its)[0])
-            sent.append(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
-        return sent
-
-    def weights_of(self, round_index: int, weights: NDArray[Any] | None) -> list[NDArray[Any] | None]:
-        """The weights of each client's rows, from those that the hub with the labels sent; None if it sent none."""
-        places = self.holdings(round_index).places
-        return [None if weights is None else weights.ravel()[place] for place in places]
-
-    def presence(
-        self, round_index: int, absent: NDArray[np.bool_] | None, clients: Collection[int]
-    ) -> list[Remaining | None]:
-        """What each client must know to step on the samples that are left; None if all are.
+    @np.errstate(over="ignore", invalid="ignore")
+    def project(self, round_index: int, parts: Sequence[Arrays], without: Collection[int]) -> list[dict[str, Any]]:
+        """What each client is sent of the exchange (line 14); nothing if the sum of all parts is not finite.
 
         Args:
-            absent: ``[E * B]``, the samples that some silo lacks.
-            clients: those of this silo that do not take part.
+            parts: every hub's phi; of a silo without labels, the slopes that its hub was sent.
+            without: the clients of this silo that do not take part.
         """
-        places, shape = self.holdings(round_index).places, (self.num_exchanged, self.batch_size)
-        if absent is None and not clients:
-            return [None for _ in places]
-        missing = np.zeros(shape, np.uint8) if absent is None else absent.astype(np.uint8).reshape(shape)
+        passed = self._passed(self.silo, round_index, parts) if self._has_labels else parts[0]["slope"]
+        if not are_finite([passed]):
+            return []
+        weights = None if self._has_labels else parts[0].get("weights")
+        absent = absent_in(parts)
+        left = self.left(round_index, absent, without) if absent is not None or without else []
+        rows: Any = passed.reshape(1, -1, passed.shape[-1])
+        sent = []
+        for client, place in enumerate(self.holdings(round_index).places):
+            its: Any = place[None]
+            projected = np.asarray(algorithm.project(rows, its)[0])
+            own = dict(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
+            if weights is not None:
+                own["weights"] = weights.ravel()[place]
+            sent.append({**own, **left[client]} if left else own)
+        return sent
+
+    def left(
+        self, round_index: int, absent: NDArray[np.bool_] | None, without: Collection[int]
+    ) -> list[dict[str, NDArray[Any]]]:
+        """What each client must know to step on the samples that are left.
+
+        Args:
+            absent: ``[E * B]``, the samples that some silo lacks; None: those of the clients that do not take part.
+            without: the clients of this silo that do not take part.
+        """
+        shape, places = (self.num_exchanged, self.batch_size), self.holdings(round_index).places
+        is_absent = [client in without for client in range(self.num_clients)]
+        found = mask_of(math.prod(shape), is_absent, places) if absent is None else absent.astype(np.uint8)
+        missing = found.reshape(shape)
         present = self.batch_size - missing.sum(axis=1, dtype=np.int32)
-        rows = int(self.sample_index.num_samples - self._held[[*clients]].sum())
-        sizes = Array.of(present)
-        return [Remaining(Array.of(missing.ravel()[place]), sizes, rows) for place in places]
+        rows = np.array([self.sample_index.num_samples - self._held[[*without]].sum()], np.int64)
+        return [{"absent": missing.ravel()[place], "present": present, "rows": rows} for place in places]
 
     def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
@@ -284,20 +363,29 @@ class HubCompute:
         """The hub's next block and what its update remembers (line 5), from the average of its clients' blocks."""
         if self._takes_average:
             return average, memory
+        if getattr(self.variant.hub_update, "takes_numpy", False):
+            return self.variant.hub_update.step(block, average, memory)
         with precision(self.settings.dtype):
             moved = _step(block, average, memory, update=self.variant.hub_update)
             as_arrays: tuple[Tree, Tree] = map_tree(np.asarray, moved)
             return as_arrays
 
-    def memory_of(self, leaves: Arrays) -> Tree:
-        """A client's memory, from its named arrays."""
-        return like(self.carried[0], [leaves[name] for name in self.memory_layout])
+    def _mean_products(self, products: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The products of the silo, from those of its clients; what was masked is added up."""
+        summed = self.variant.summed_blocks
+        if summed is not None:
+            return np.asarray(summed.average(add_steps(products), self.settings.dtype))
+        return mean_products(np.stack(products), shares_of(self._held))
+
+    def memory_of(self, part: Arrays) -> Tree:
+        """A client's memory, from the arrays that it sent."""
+        return like(self.carried[0], [part[name] for name in self.memory_layout])
 
     def carried_in(self, leaves: Arrays) -> list[Tree]:
         """The clients' memories of a checkpoint; refuses others."""
         found = []
         for client, first in enumerate(self.carried):
-            names = [f"{CARRIED}{client}.{name}" for name in self.memory_layout]
+            names = [f"{CARRIED}{client}.{name}" for name in named_leaves(first)]
             wrong = [name for name in names if name not in leaves]
             if wrong:
                 raise IncompatibleParties(f"the checkpoint lacks '{wrong[0]}', a client's memory: begin anew")
@@ -316,35 +404,39 @@ class HubCompute:
         """What part of the rows each of these clients holds."""
         return shares_of(self._held[np.array(present)]).astype(self.settings.dtype)
 
-    def scores_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
+    @np.errstate(over="ignore", invalid="ignore")
+    def scores_part(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of an evaluation, from each client's scores.
 
         Returns:
             ``train`` ``[M, C]`` and ``test`` ``[m, C]``, phi of all training and all held-out samples in sample order,
-            as hubs send it; if clients have no answer, ``train_absent`` and ``test_absent``, 1 for their samples.
+            as hubs send it; if clients have no answer, ``train_absent`` and ``test_absent``, 1 for their samples; and
+            ``intercept`` ``[C]``, what is left of the silo's phi where it is dropped, if anything is.
         """
         part: dict[str, NDArray[Any]] = {}
         masks: dict[str, NDArray[np.uint8]] = {}
         sets: tuple[tuple[What, bool], ...] = (("train", False), ("test", True))
         for name, held_out in sets:
             places = [numbers[held_out][numbers[held_out] >= 0] for numbers in self._places]
-            total = int(self.sample_index.held_out.sum()) if held_out else self.sample_index.num_samples
+            total = self._num_scored[name]
             scores = np.empty((total, self.phi_width), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
                 scores[place] = self._rows(answer, name, len(place))
             part[name] = self.links.scores_part(name, round_index, scores)
             masks[f"{name}_absent"] = mask_of(total, [answer is None for answer in answers], places)
-        return {**part, **{name: mask for name, mask in masks.items() if mask.any()}}
+        part |= {name: mask for name, mask in masks.items() if mask.any()}
+        return part if (alone := self._intercept(block)) is None else {**part, "intercept": alone}
 
     def rows_of(self, client: int, held_out: bool) -> int:
         """How many training rows, or held-out ones, a client has."""
         return int((self._places[client][held_out] >= 0).sum())
 
+    @np.errstate(over="ignore", invalid="ignore")
     def penalty(self, block: Tree) -> float:
         """The regulariser of the silo's block."""
         return float(self.objective.penalty(block))
 
-    def intercept(self, block: Tree) -> NDArray[Any] | None:
+    def _intercept(self, block: Tree) -> NDArray[Any] | None:
         """``[C]``: what is left of the silo's phi where it is dropped; None if nothing is."""
         dropout = self.variant.dropout
         if not dropout.leaves_intercept(self.silo):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core import algorithm
+from tdcd.core import algorithm, presence
 from tdcd.core.codecs.codec import (
     BLOCKS,
     TO_HUB,
@@ -31,6 +31,8 @@ from tdcd.core.variant import Variant
 from tdcd.runtime.compute.secure_sums import Masks, Sums, What
 from tdcd.runtime.messages.structure import Arrays
 
+MEMORY = "memory."
+"""What a part calls the arrays of a client's memory, before their names."""
 Layout = dict[str, tuple[str, tuple[int, ...]]]
 """The dtype and shape of every array that is sent, by name."""
 
@@ -171,10 +173,11 @@ class Links:
         sent = self._variant.client_exchange.encode(cast("Any", rows), self._of_rows(round_index, stream, places))
         return {name: np.asarray(array) for name, array in sent.items()}
 
-    def decode_rows(self, round_index: int, stream: int, places: Any, sent: Arrays) -> NDArray[Any]:
-        """What :meth:`encode_rows` was given, as its receiver has it."""
+    def decode_rows(self, round_index: int, stream: int, places: Any, arrays: Arrays, before: str = "") -> NDArray[Any]:
+        """What :meth:`encode_rows` was given, as its receiver has it; ``before`` is before the names of its arrays."""
         if self._are_rows_plain:
-            return sent["phi"]
+            return arrays[f"{before}phi"]
+        sent = {name: arrays[f"{before}{name}"] for name in self.rows_layout(len(places))}
         found = np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
         if stream != TO_HUB or self._variant.dropout.leaves_intercept(self._silo):
             return found
@@ -232,7 +235,7 @@ def _encode(
 def _decode(
     sent: Wire, seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], variant: Variant
 ) -> Array:
-    return variant.dropout.decode(variant.exchange, sent, Sending(seed, round_index, silo, shape))
+    return presence.decode(variant.dropout, variant.exchange, sent, Sending(seed, round_index, silo, shape))
 
 
 @compiled("silo", "shape", "variant")
@@ -240,7 +243,7 @@ def _others(
     sent: list[Wire], seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], variant: Variant
 ) -> Array:
     sendings = [Sending(seed, round_index, index, shape) for index in range(len(sent))]
-    return variant.dropout.sum_others(variant.exchange, sent, silo, sendings)
+    return presence.sum_counted(variant.dropout, variant.exchange, sent, silo, sendings)
 
 
 @compiled("exchange")

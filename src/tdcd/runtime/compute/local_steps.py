@@ -17,10 +17,10 @@ from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
-from tdcd.core.choices import Gradient
 from tdcd.core.knowledge import Known, WrittenOut
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective
+from tdcd.core.presence import Remaining
 from tdcd.core.trees import Tree, map_tree
 from tdcd.core.variant import Variant
 from tdcd.runtime.compute.links import precision
@@ -44,20 +44,19 @@ class ClientRows(NamedTuple):
     kept: NDArray[np.bool_] | None = None
     """``[n]``: those that the silo is not dropped from; None if it always adds something."""
     rule: NDArray[Any] | None = None
-    """``[E, P]``: :meth:`.LocalSteps.row_weights` of them; None to work it out when it is needed."""
+    """``[E, P]``: what the rule of the gradient multiplies their losses by, see :func:`tdcd.core.presence.row_weights`;
+    None until it is known what is left."""
 
 
-class Presence(NamedTuple):
-    """What is left of one round's minibatches when clients are absent."""
+class RowsLeft(NamedTuple):
+    """What is left of a client's rows of one round when other clients are absent."""
 
-    rows: NDArray[np.bool_]
-    """``[n]``: which of the client's rows take part."""
-    left: ClientRows
+    mask: NDArray[np.bool_]
+    """``[n]``: which of its rows take part."""
+    rows: ClientRows
     """Those rows."""
-    sizes: NDArray[np.int32]
-    """``[E]``: how many samples each minibatch still has, of all clients."""
-    num_samples: int
-    """How many samples the silo's clients that take part hold."""
+    left: Remaining
+    """What is left of the minibatches."""
 
 
 def pad(rows: ClientRows, values: NDArray[Any]) -> NDArray[Any]:
@@ -87,10 +86,7 @@ class LocalSteps:
     objective: Objective
     variant: Variant
     silo: int
-    gradient: Gradient
     steps: int
-    num_samples: int
-    batch_size: int
     dtype: str
 
     @cached_property
@@ -98,23 +94,12 @@ class LocalSteps:
         """Whether the steps are differentiated and compiled."""
         return not (type(self.model) is Linear and self.variant.has_slopes and self.objective.is_written_out)
 
-    @property
+    @cached_property
     def _is_plain(self) -> bool:
         """Whether NumPy steps as the package does; an update that inherits from it may do ``step_size *= 0.5``, or give
         arrays of JAX.
         """
         return self.variant.takes_plain_steps
-
-    def row_weights(self, counts: Array, width: int, held: Any) -> Array:
-        """What the rule multiplies the loss of each row by, of a width that rows are padded to."""
-        return algorithm.row_weights(
-            counts,
-            width,
-            gradient=self.gradient,
-            num_samples=self.num_samples,
-            batch_size=self.batch_size,
-            held=held,
-        )
 
     def descent(self, step_size: Any) -> Descent:
         """What the steps go by; the slopes are for those who do not differentiate."""
@@ -138,31 +123,22 @@ class LocalSteps:
         block: Tree,
         rows: ClientRows,
         known: Known,
-        held: Any,
         step_size: Any,
         iteration: int,
         memory: Tree = None,
     ) -> Any:
-        """The block after Q steps, and the memory if there is one.
-
-        Args:
-            held: n_k, or what it comes to for each minibatch if clients are absent.
-        """
+        """The block after Q steps, and the memory if there is one."""
+        weights: Any = rows.rule if rows.weights is None else rows.rule * rows.weights
         if self.needs_jax:
-            arrays: Any = rows.features, known, rows.counts, rows.weights, held, step_size, np.int32(iteration), memory
+            arrays: Any = rows.features, known, weights, step_size, np.int32(iteration), memory
             with precision(self.dtype):
                 return map_tree(np.asarray, _compiled_steps(block, *arrays, local=self))
-        return self._linear_steps(block, rows, known, held, step_size, iteration)
+        return self._linear_steps(block, rows, known, weights, step_size, iteration)
 
     def _linear_steps(
-        self, block: Tree, rows: ClientRows, known: Known, held: Any, step_size: Any, iteration: Any
+        self, block: Tree, rows: ClientRows, known: Known, weights: Any, step_size: Any, iteration: Any
     ) -> Tree:
         features: Any = rows.features.reshape(*rows.labels.shape, -1)
-        weights: Any = (
-            self.row_weights(cast("Any", rows.counts), features.shape[1], held) if rows.rule is None else rows.rule
-        )
-        if rows.weights is not None:
-            weights = weights * rows.weights
         descent = self.descent(step_size)
         # Of so few rows, `@` takes twice as long.
         product: Callable[[Any, Any], Any] = np.ndarray.dot if self._is_plain else matmul
@@ -193,17 +169,14 @@ def _compiled_steps(
     block: Tree,
     features: Array,
     known: Known,
-    counts: Array,
-    own_weights: Array | None,
-    held: Array,
+    weights: Array,
     step_size: Array,
     iteration: Array,
     memory: Tree,
     *,
     local: LocalSteps,
 ) -> Any:
-    weights = local.row_weights(counts, features.shape[1], held)
-    minibatches = Minibatch(features, known, weights if own_weights is None else weights * own_weights)
+    minibatches = Minibatch(features, known, weights)
     descent = local.descent(step_size)
     return algorithm.client_steps(
         block, minibatches, iteration, apply=local.model.phi, descent=descent, steps=local.steps, memory=memory

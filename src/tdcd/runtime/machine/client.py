@@ -16,36 +16,34 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.config import ModelSection
 from tdcd.config.resolve import objective_of
+from tdcd.core.codecs.codec import TO_CLIENTS
+from tdcd.core.family.scaled import products
 from tdcd.core.objective import Tree
-from tdcd.core.trees import like, named_leaves
+from tdcd.core.presence import Remaining
+from tdcd.core.round import FlowName
+from tdcd.core.trees import leaves_of, like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_data import ClientData
-from tdcd.runtime.compute.links import Layout
-from tdcd.runtime.compute.local_steps import ClientRows, Presence
+from tdcd.runtime.compute.links import MEMORY, Layout
+from tdcd.runtime.compute.local_steps import ClientRows, RowsLeft
 from tdcd.runtime.job import Job, block_beyond, scores_beyond
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.machine.masks import ClientMasks
 from tdcd.runtime.messages.messages import (
-    Begin,
     Bye,
-    ClientBlock,
     ColumnSummary,
     Diverged,
     Enrol,
-    Evaluate,
     LabelTarget,
-    Phi,
+    Part,
     Prepare,
     Ready,
-    Remaining,
-    Scores,
-    Steps,
     Stop,
     Welcome,
     Who,
 )
-from tdcd.runtime.messages.structure import Array, Message, named
+from tdcd.runtime.messages.structure import Array, Arrays, Message, NamedArrays, named
 from tdcd.runtime.messages.validation import (
     LEAVES_OUT,
     are_finite,
@@ -62,6 +60,8 @@ from tdcd.tables.preparation import Preparation
 
 OF_ANY_RUN = frozenset({Who, Welcome, Stop})
 """What a hub may say before the run is known, and of whatever round."""
+LEFT = ("absent", "present", "rows")
+"""The arrays that say what is left of a round's minibatches, if clients take no part."""
 
 
 class Client:
@@ -94,15 +94,16 @@ class Client:
         """The round in which the rows of the next one were laid out."""
         self._answers: dict[str, Message] = {}
         self._sends = lru_cache(maxsize=2)(partial(job.sends, silo))
-        self._handlers: dict[type[Message], Callable[[Any], list[Message]]] = {
-            Who: self._on_who,
-            Welcome: self._on_welcome,
-            Prepare: self._on_prepare,
-            Begin: self._on_begin,
-            Steps: self._on_steps,
-            Evaluate: self._on_evaluate,
-            Stop: self._on_stop,
+        self._handlers: dict[str, Callable[[Any], list[Message]]] = {
+            Who.tag(): self._on_who,
+            Welcome.tag(): self._on_welcome,
+            Prepare.tag(): self._on_prepare,
+            "evaluated": self._on_evaluated,
+            "block": self._on_block,
+            "received": self._on_received,
+            Stop.tag(): self._on_stop,
         }
+        """By flow of a part, or kind of another message."""
 
     def introduce(self) -> list[Message]:
         """Who this is and which samples it has: said at the start, and whenever something is missing."""
@@ -133,7 +134,7 @@ class Client:
     @np.errstate(all="ignore")
     def receive(self, message: Message) -> list[Message]:
         """Act on a message of the hub; what to send back."""
-        handler = self._handlers.get(type(message))
+        handler = self._handlers.get(message.kind)
         if handler is None:
             raise RejectedMessage(f"a client knows no '{message.kind}'")
         if type(message) not in OF_ANY_RUN:
@@ -141,11 +142,12 @@ class Client:
                 return self.introduce()
             if message.run != self._run:
                 raise RejectedMessage(f"it belongs to run {message.run!r}, not to {self._run!r}")
-            if not self.round <= message.round <= self.job.config.train.rounds and not isinstance(message, Prepare):
+            if isinstance(message, Part) and not self.round <= message.round <= self.job.config.train.rounds:
                 raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
             # A question that is asked again gets the same answer, byte for byte.
             known = self._answers.get(message.kind)
-            is_other = self._masks.is_other_group(message.round, getattr(message, "group", None))
+            group = message.group if isinstance(message, Part) else None
+            is_other = group is not None and self._masks.is_other_group(message.round, group)
             if known is not None and known.round == message.round and not is_other:
                 return [known]
         return handler(message)
@@ -164,6 +166,12 @@ class Client:
         answer = kind(self.name, self.hub, question.round, self._run, **content)
         self._answers[question.kind] = answer
         return [answer]
+
+    def _send(self, question: Part, flow: FlowName, arrays: Arrays) -> list[Message]:
+        """Answer with a flow; if a number in it is not finite, with that."""
+        if not are_finite(arrays.values()):
+            return self._answer(question, Diverged)
+        return self._answer(question, Part, flow=flow, arrays=named(arrays))
 
     def _on_who(self, message: Who) -> list[Message]:
         """The hub asks for an introduction."""
@@ -218,8 +226,9 @@ class Client:
             raise RejectedMessage(f"'num_outputs': {beyond}")
         rows, config = len(self.data.ids), self.job.config
         train, test = places_in(welcome, rows)
-        labels, objective = labels_in(welcome, rows, has_labels=self._has_labels), objective_of(config, welcome.loss)
-        model, settings = self.job.block(self.silo), self.job.settings
+        labels = labels_in(welcome, rows, has_labels=self._has_labels)
+        objective = objective_of(config, welcome.loss, welcome.num_samples)
+        model, settings = self.job.block(self.silo), self.job.settings.at(welcome.num_samples)
         chosen = train >= 0
         self._compute = ClientCompute(
             model,
@@ -243,91 +252,101 @@ class Client:
         carried = self.job.variant.carried
         self._first_memory = None if carried is None else carried.memory(template)
         leaves = named_leaves(self._first_memory)
-        self._memory_layout = {name: (settings.dtype, leaf.shape) for name, leaf in leaves.items()}
-        return self._answer(message, Ready, feature_shape=shape)
+        self._memory_layout = {f"{MEMORY}{name}": (settings.dtype, leaf.shape) for name, leaf in leaves.items()}
+        return self._answer(message, Ready, feature_shape=shape, products=self._products(features[chosen]))
 
-    def _read_block(self, message: Begin | Evaluate) -> Tree:
-        return like(self._template, [*take_all(message.block, self._layout).values()])
+    def _products(self, features: NDArray[Any]) -> Array | None:
+        """The products of the training rows' features, where the hub's steps need them."""
+        if self.job.variant.curved is None:
+            return None
+        assert self._compute is not None
+        found = products(features).astype(self.job.settings.dtype)
+        return Array.of(found if self.job.variant.summed_blocks is None else self._masks.products(self._compute, found))
 
-    def _on_begin(self, message: Begin) -> list[Message]:
+    def _on_block(self, message: Part) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""
         if self._compute is None:
             return self.introduce()
-        self._block, self.round = self._read_block(message), message.round
-        memory = take_all(message.memory, self._memory_layout)
-        self._memory = like(self._first_memory, [*memory.values()]) if memory else None
+        is_alone = len(self.job.config.silos) == 1
+        taken = take_all(message.arrays, {**self._layout, **self._memory_layout}, LEFT if is_alone else ())
+        leaves = [*taken.values()]
+        self._block, self.round = like(self._template, leaves[: len(self._layout)]), message.round
+        self._memory = like(self._first_memory, leaves[len(self._layout) :]) if self._memory_layout else None
         self._rows = rows = self._compute.rows(message.round)
-        self._answers.pop(Steps.tag(), None)
-        if len(self.job.config.silos) == 1:
-            return self._step(message, np.zeros((len(rows.places), self._phi_width), self.job.settings.dtype))
-        phi = []
+        self._answers.pop("received", None)
+        if is_alone:
+            nothing = np.zeros((len(rows.places), self._phi_width), self.job.settings.dtype)
+            return self._step(message, nothing, self._presence(message.arrays, rows))
+        phi = {}
         for round_index in self._sends(message.round):
-            sent = self._compute.phi_sent(self._block, round_index)
-            if not are_finite(sent.values()):
-                return self._answer(message, Diverged)
-            phi.append(named(sent))
-        return self._answer(message, Phi, phi=tuple(phi))
+            for name, array in self._compute.phi_sent(self._block, round_index).items():
+                phi[f"{round_index}.{name}"] = array
+        return self._send(message, "phi", phi)
 
-    def _on_steps(self, message: Steps) -> list[Message]:
+    def _on_received(self, message: Part) -> list[Message]:
         """Lines 14 to 19: the others' phi of its rows, then Q local steps."""
         if self._rows is None or self.round != message.round:
             return self.introduce()
         assert self._compute is not None
-        count = len(self._rows.places)
-        sent = take_all(message.phi_others, self._compute.layout_received(count))
+        links, count = self._compute.links, len(self._rows.places)
+        sent = take_all(message.arrays, links.rows_layout(count, self._compute.width_received), ("weights", *LEFT))
         # With labels, it has the weights of its rows since before the first round.
         gets_weights = self.job.sends_weights and not self._has_labels
-        weights = take_weights(message.weights, self.job.settings.dtype, [count], gets_weights)
-        phi_others = self._compute.received(message.round, sent)
-        presence = None if message.remaining is None else self._presence(message.remaining, self._rows, count)
-        return self._step(message, phi_others, presence, weights)
+        weights = take_weights(message.arrays, self.job.settings.dtype, [count], gets_weights)
+        received = links.decode_rows(message.round, TO_CLIENTS, self._rows.samples, sent)
+        return self._step(message, received, self._presence(message.arrays, self._rows), weights)
 
-    def _presence(self, remaining: Remaining, rows: ClientRows, num_rows: int) -> Presence:
-        """What is left of the minibatches, if somebody is absent."""
-        if self.job.config.federation.client_grace_s is None:
+    def _presence(self, arrays: NamedArrays, rows: ClientRows) -> RowsLeft | None:
+        """What is left of the minibatches, if some clients take no part."""
+        if not any(name in arrays for name in LEFT):
+            return None
+        if not self.job.may_be_absent:
             raise RejectedMessage(LEAVES_OUT)
         assert self._compute is not None
-        present = ~take_mask(remaining.absent, "absent", num_rows)
-        left, most = self._compute.only(rows, present), self._compute.batch_size
-        sizes = take(remaining.present, "present", np.int32, left.counts.shape)
-        if (sizes < left.counts).any() or (sizes > most).any():
+        sizes, most = len(rows.counts), self._compute.batch_size
+        left = take_all(
+            {name: arrays[name] for name in LEFT if name in arrays},
+            {"absent": ("uint8", (len(rows.places),)), "present": ("int32", (sizes,)), "rows": ("int64", (1,))},
+        )
+        present = ~take_mask(arrays["absent"], "absent", len(rows.places))
+        remaining = self._compute.only(rows, present)
+        if (left["present"] < remaining.counts).any() or (left["present"] > most).any():
             raise RejectedMessage(f"'present' must be at least the client's own samples that are, and {most} at most")
-        if not max(1, self._compute.num_rows) <= remaining.rows <= self._compute.num_samples:
+        held = int(left["rows"][0])
+        if not max(1, self._compute.num_rows) <= held <= self._compute.num_samples:
             raise RejectedMessage("'rows' must be at least the client's own rows, and the number of samples at most")
-        return Presence(present, left, sizes, remaining.rows)
+        return RowsLeft(present, remaining, Remaining(held, left["present"]))
 
     def _step(
-        self,
-        message: Message,
-        phi_others: NDArray[Any],
-        presence: Presence | None = None,
-        weights: NDArray[Any] | None = None,
+        self, message: Part, received: NDArray[Any], remaining: RowsLeft | None, weights: NDArray[Any] | None = None
     ) -> list[Message]:
         assert self._compute is not None
         assert self._rows is not None
         stepped = self._compute.steps(
-            self._block, self._rows, phi_others, message.round, presence, weights, self._memory
+            self._block, self._rows, received, message.round, remaining, weights, self._memory
         )
-        if self._memory is None:
-            kind, content = self._masks.answer(self._compute, stepped, self._block, message)
-            return self._answer(message, kind, **content)
-        block, memory = stepped
-        kind, content = self._masks.answer(self._compute, block, self._block, message)
-        left = named_leaves(memory)
-        if kind is ClientBlock and not are_finite(left.values()):
+        block, memory = (stepped, None) if self._memory is None else stepped
+        leaves = named_leaves(memory)
+        if not are_finite([*leaves_of(block), *leaves.values()]):
             return self._answer(message, Diverged)
-        return self._answer(message, kind, **content, **({"memory": named(left)} if kind is ClientBlock else {}))
+        if self.job.variant.summed_blocks is None:
+            arrays = self._compute.links.encode_block(message.round, self._compute.client, block, self._block)
+        else:
+            arrays, reason = self._masks.protected(self._compute, block, message)
+            if reason:
+                return self._answer(message, Diverged, reason=reason)
+        arrays = {**arrays, **{f"{MEMORY}{name}": leaf for name, leaf in leaves.items()}}
+        return self._answer(message, Part, flow="block", arrays=named(arrays), group=message.group)
 
-    def _on_evaluate(self, message: Evaluate) -> list[Message]:
+    def _on_evaluated(self, message: Part) -> list[Message]:
         """Phi of all rows, for the global model's loss and metrics."""
         if self._compute is None:
             return self.introduce()
-        block = self._read_block(message)
-        train = self._compute.scores(block)
-        test = None if self._test is None else self._compute.scores(block, self._test)
-        if not are_finite([train] if test is None else [train, test]):
-            return self._answer(message, Diverged)
-        return self._answer(message, Scores, train=Array.of(train), test=Array.maybe(test))
+        block = like(self._template, [*take_all(message.arrays, self._layout).values()])
+        scores = {"train": self._compute.scores(block)}
+        if self._test is not None:
+            scores["test"] = self._compute.scores(block, self._test)
+        return self._send(message, "scores", scores)
 
     def _on_stop(self, message: Stop) -> list[Message]:
         if message.session and message.session != self._session:

@@ -9,26 +9,25 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
+from tdcd.core.round import FlowName
 from tdcd.core.trees import named_leaves
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
-from tdcd.records.patience import Best, Stopping
-from tdcd.records.verdict import NO_COURSES
-from tdcd.runtime.compute.hub_compute import HubCompute
+from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Stopping
+from tdcd.runtime.compute.hub_compute import HubCompute, absent_in
 from tdcd.runtime.job import Job
-from tdcd.runtime.machine.exchange import HubExchange, Key, figures_of
+from tdcd.runtime.machine.exchange import HubExchange, Key
 from tdcd.runtime.machine.instructions import Append, HubState
-from tdcd.runtime.machine.parts import Header, figures_part, union
-from tdcd.runtime.messages.messages import EndStatus, FiguresPart, ScoresPart
-from tdcd.runtime.messages.structure import Array, Arrays, Message
+from tdcd.runtime.messages.messages import EndStatus, FiguresFacts, Part, ScoresFacts
+from tdcd.runtime.messages.structure import Arrays, EvaluationFigures, Message, arrays_of
 
 
 class Candidates:
@@ -43,6 +42,8 @@ class Candidates:
         self.best: Best | None = None if restored is None else restored.best
         self.courses = NO_COURSES if restored is None else restored.courses
         """How the training loss went."""
+        self.control = NO_CONTROL if restored is None else restored.control
+        """Where steered steps stand."""
         self.ended_at: int | None = None
         """The round whose line ended the run, if that was not the last one."""
         by_round: dict[int, dict[str, Any]] = {}
@@ -53,31 +54,45 @@ class Candidates:
 
     def evaluated(self, round_index: int, block: Tree) -> None:
         """A round's scores were sent: its block stays here until there is a line of it."""
-        if self._stopping.patience is not None or self._stopping.keep == "best":
+        stopping = self._stopping
+        if stopping.patience is not None or stopping.keep == "best" or stopping.steering is not None:
             self._blocks[round_index] = block
 
     def judge(self, record: Record) -> tuple[Record, bool]:
         """A line with what it is worse than, and whether its model would stay if the run ended with it, or does."""
         if record.diverged:
             return record, False
-        stopping, self.best = self._stopping, Best.after(self.best, record)
+        stopping = self._stopping
+        if stopping.steering is not None:
+            self.control, record = stopping.steering.judge(self.control, record)
+        self.best = Best.after(self.best, record)
         self.courses, record = self.courses.after(record, self.best)
         is_last = record.round == stopping.rounds
-        if stopping.is_spent(self.best) and not is_last:
+        if stopping.is_spent(self.best, self.control) and not is_last:
             self.ended_at = record.round
-        kept = stopping.kept_round(self.best, record.round)
-        self._blocks = {one: block for one, block in self._blocks.items() if one == kept or one > record.round}
-        return record, kept == record.round and (is_last or self.ended_at is not None or stopping.keep == "best")
+        kept = stopping.kept_round(self.best, record.round, self.control)
+        needed = {kept} if stopping.steering is None else {kept, self.control.round}
+        self._blocks = {one: block for one, block in self._blocks.items() if one in needed or one > record.round}
+        # The next line may be taken back, so that this one stays.
+        may_stay = is_last or self.ended_at is not None or stopping.keep == "best" or stopping.steering is not None
+        return record, kept == record.round and may_stay
+
+    def steered(self, round_index: int) -> tuple[float, Tree | None] | None:
+        """If a decision about the steps takes effect in this round: their factor, and the block to go back to."""
+        steering, control = self._stopping.steering, self.control
+        if steering is None or not control.is_changed or round_index != control.counted + steering.delay:
+            return None
+        return control.factor, self._blocks[control.round] if control.is_back else None
 
     def model(self, round_index: int, block: Tree) -> tuple[int, Tree]:
         """The round whose model stays and its block, if the run ends in this round with this block."""
-        kept = self._stopping.kept_round(self.best, round_index)
+        kept = self._stopping.kept_round(self.best, round_index, self.control)
         return (kept, self._blocks[kept]) if kept in self._blocks else (round_index, block)
 
     def ending(self, round_index: int) -> tuple[EndStatus, str]:
         """How the run ended in this round: what is wrong with the model, why it is not the last round, what stays."""
-        verdict = self.courses.in_words(self._stopping, self.best, round_index)
-        words = "; ".join(filter(None, [verdict, self._stopping.in_words(self.best, round_index)]))
+        verdict = self.courses.in_words(self._stopping, self.best, round_index, self.control)
+        words = "; ".join(filter(None, [verdict, self._stopping.in_words(self.best, round_index, self.control)]))
         return "diverged" if verdict else "finished", words
 
     @property
@@ -86,6 +101,26 @@ class Candidates:
         return {
             f"{one}/{name}": leaf for one, block in self._blocks.items() for name, leaf in named_leaves(block).items()
         }
+
+
+class Scores(NamedTuple):
+    """Every hub's part of an evaluation, in silo order."""
+
+    arrays: list[Arrays]
+    facts: list[ScoresFacts]
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Self:
+        """What the parts hold."""
+        return cls(
+            [arrays_of(part.arrays) for part in parts],
+            [part.facts for part in parts if isinstance(part.facts, ScoresFacts)],
+        )
+
+    @property
+    def penalty(self) -> float:
+        """The regulariser of all blocks."""
+        return float(sum(facts.penalty for facts in self.facts))
 
 
 @dataclass(frozen=True)
@@ -102,11 +137,9 @@ class Records:
     """Of each silo, the bytes of a client's memory."""
 
     @np.errstate(over="ignore", invalid="ignore")
-    def from_scores(self, round_index: int, parts: Sequence[ScoresPart]) -> Record | None:
-        """The line of a round, from every hub's scores in silo order; None if no training sample is in all of them."""
-        penalty = float(sum(part.penalty for part in parts))
-        train = self._figures([(part.train, part.train_absent) for part in parts], False, penalty)
-        test = self._figures([(part.test, part.test_absent) for part in parts], True, penalty)
+    def from_scores(self, round_index: int, scores: Scores) -> Record | None:
+        """The line of a round, from every hub's scores; None if no training sample is in all of them."""
+        train, test = self._figures(scores, "train"), self._figures(scores, "test")
         figures = {"train": train, "test": test}
         if train is None:
             return None
@@ -116,62 +149,57 @@ class Records:
             {name: found[1] for name, found in figures.items() if found is not None},
             None if test is None else test[0],
         )
-        absent = {client: rounds for part in parts for client, rounds in part.absent.items()}
-        return replace(record, absent=absent, unscored=[one for part in parts for one in part.unscored])
+        absent = {client: rounds for facts in scores.facts for client, rounds in facts.absent.items()}
+        return replace(record, absent=absent, unscored=[one for facts in scores.facts for one in facts.unscored])
 
-    def from_figures(self, part: FiguresPart) -> Record | None:
+    def from_figures(self, round_index: int, facts: FiguresFacts) -> Record | None:
         """The line of a round, from what the hub with the labels found; None if it found none."""
-        found = part.figures
+        found = facts.figures
         if found is None:
             return None
-        record = self._record(part.round, found.train_loss, found.metrics, found.test_loss)
-        return replace(record, absent=part.absent, unscored=part.unscored)
+        record = self._record(round_index, found.train_loss, found.metrics, found.test_loss)
+        return replace(record, absent=facts.absent, unscored=facts.unscored)
 
-    def test_scores(self, parts: Sequence[ScoresPart]) -> NDArray[Any]:
+    def test_scores(self, scores: Scores) -> NDArray[Any]:
         """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""
-        total = self.compute.links.add_scores([part.test.values for part in parts])
-        scores = np.asarray(self.compute.objective.scores(total))
-        absent = union(part.test_absent for part in parts)
-        return scores if absent is None else np.where(absent[:, None], np.nan, scores)
+        total = self.compute.links.add_scores([part["test"] for part in scores.arrays])
+        found, absent = np.asarray(self.compute.objective.scores(total)), absent_in(scores.arrays, "test_absent")
+        return found if absent is None else np.where(absent[:, None], np.nan, found)
 
-    def subsets(self, round_index: int, parts: Sequence[ScoresPart]) -> dict[str, Any]:
+    def subsets(self, round_index: int, scores: Scores) -> dict[str, Any]:
         """What ``subsets.json`` says, as far as this hub knows the other silos' scores."""
-        compute, penalty = self.compute, float(sum(part.penalty for part in parts))
-        silos = [silo.name for silo in self.job.config.silos]
-        train = self._by_silo("train", round_index, [part.train for part in parts])
-        test = self._by_silo("test", round_index, [part.test for part in parts])
-        away, test_away = (union(getattr(part, f"{split}_absent") for part in parts) for split in ("train", "test"))
-        count = len(parts[0].test.values)
+        compute, silos = self.compute, [silo.name for silo in self.job.config.silos]
+        train = self._by_silo("train", round_index, scores.arrays)
+        test = self._by_silo("test", round_index, scores.arrays)
+        away, test_away = absent_in(scores.arrays, "train_absent"), absent_in(scores.arrays, "test_absent")
+        count = len(scores.arrays[0]["test"])
         is_held_out = count > 0 and (test_away is None or not test_away.all())
-        present = train if away is None else {group: scores[~away] for group, scores in train.items()}
+        present = train if away is None else {group: found[~away] for group, found in train.items()}
         known = Phis(silos, present, test if is_held_out else train, "test" if is_held_out else "train")
-        dropped = {
-            name: part.intercept.values for name, part in zip(silos, parts, strict=True) if part.intercept is not None
-        }
+        each = zip(silos, scores.arrays, strict=True)
+        dropped = {name: part["intercept"] for name, part in each if "intercept" in part}
         absent = test_away if is_held_out else away
 
-        def measure(scores: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
-            return compute.figures(scores, is_held_out, penalty, absent)
+        def measure(found: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
+            return compute.figures(found, is_held_out, scores.penalty, absent)
 
         return describe_subsets(known, self.job.variant.dropout.rate, dropped, measure)
 
     def _by_silo(
-        self, what: Literal["train", "test"], round_index: int, parts: Sequence[Array]
+        self, what: Literal["train", "test"], round_index: int, parts: Sequence[Arrays]
     ) -> dict[tuple[str, ...], NDArray[Any]]:
         """The scores of groups of silos, as far as this hub knows them."""
         silos = self.job.config.silos
-        found = self.compute.links.scores_by_silo(what, round_index, [part.values for part in parts])
+        found = self.compute.links.scores_by_silo(what, round_index, [part[what] for part in parts])
         return {tuple(silos[silo].name for silo in group): scores for group, scores in found.items()}
 
-    def _figures(
-        self, parts: Sequence[tuple[Array, Array | None]], held_out: bool, penalty: float
-    ) -> tuple[float, dict[str, float | None]] | None:
+    def _figures(self, scores: Scores, what: Literal["train", "test"]) -> tuple[float, dict[str, float | None]] | None:
         """Loss and metrics over the samples that are in every part; None if there are none."""
-        scores = self.compute.links.add_scores([scores.values for scores, _ in parts])
-        absent = union(mask for _, mask in parts)
-        if not len(scores) or (absent is not None and absent.all()):
+        total = self.compute.links.add_scores([part[what] for part in scores.arrays])
+        absent = absent_in(scores.arrays, f"{what}_absent")
+        if not len(total) or (absent is not None and absent.all()):
             return None
-        return self.compute.figures(scores, held_out, penalty, absent)
+        return self.compute.figures(total, what == "test", scores.penalty, absent)
 
     def diverged(self, round_index: int) -> Record:
         """The line that says that the run diverged in this round."""
@@ -187,7 +215,8 @@ class Records:
         sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up, self.memories)
         silos = range(len(self.job.hubs))
         clients = [len(self.job.clients(silo)) for silo in silos]
-        return Ledger.of(compute.round, sizes, clients, periods=[compute.variant.timing.period(silo) for silo in silos])
+        periods = [compute.variant.timing.period(silo) for silo in silos]
+        return Ledger.of(compute.round, sizes, clients, periods=periods, answering=compute.variant.answering(clients))
 
     def _record(
         self,
@@ -221,6 +250,8 @@ class Evaluations:
         self._silo, self._timing = silo, job.timing
         self._has_labels = job.has_labels(silo)
         self._sends_figures = job.topology.label_hub == job.hubs[silo]
+        between_hubs = [flow for flow in job.topology.round.evaluation if flow.link == "hub_to_hub"]
+        self._flows: list[FlowName] = [flow.name for flow in between_hubs if flow.within is None]
         self.figures_in = lru_cache(maxsize=2)(self._figures_in)
         """What every hub has before this round's steps, of lines of the history; asked for with every part."""
         self._every, self._rounds = job.config.evaluate.every, job.config.train.rounds
@@ -234,23 +265,29 @@ class Evaluations:
         """Whether a line may be written, or was the last one; asked for with every message."""
         return bool(self.waiting) or self.candidates.ended_at is not None
 
+    def of(self, round_index: int) -> list[Key]:
+        """What a hub needs of others for a line of the history: scores, or what the hub with the labels made of it."""
+        return [(flow, round_index) for flow in self._flows]
+
     def complete(
-        self, exchange: HubExchange, records: Records | None, header: Callable[[int], Header]
+        self, exchange: HubExchange, records: Records | None, own_part: Callable[..., Part]
     ) -> Iterator[Message | Append]:
         """The lines whose figures are there, and what to send of them; there are ``records`` when hubs have met.
 
         Args:
-            header: of a part about a round.
+            own_part: makes this hub's part of a flow and a round.
         """
-        while records is not None and self.waiting and not exchange.lacking(figures_of(self.waiting[0])):
+        while records is not None and self.waiting and not exchange.lacking(self.of(self.waiting[0])):
             round_index = self.waiting.pop(0)
-            scores = exchange.parts(ScoresPart, round_index)
+            scores = Scores.of(exchange.parts("scores", round_index))
             if self._has_labels:
                 record = records.from_scores(round_index, scores)
             else:
-                record = records.from_figures(exchange.received(FiguresPart, round_index)[0])
+                facts = exchange.parts("figures", round_index)[0].facts
+                assert isinstance(facts, FiguresFacts)
+                record = records.from_figures(round_index, facts)
             if self._sends_figures:
-                yield from exchange.publish(figures_part(header(round_index), record))
+                yield from exchange.publish(own_part("figures", round_index, {}, _facts_of(record)))
             if record is not None:
                 self.recorded = round_index
                 record, stays = self.candidates.judge(record)
@@ -265,7 +302,7 @@ class Evaluations:
         first = round_index - self._timing.rounds
         # In the end, of all rounds that are left.
         needed = self._due(first, (round_index if round_index == self._rounds else first) + 1)
-        return [key for one in needed for key in figures_of(one)]
+        return [key for one in needed for key in self.of(one)]
 
     def note_sent(self, round_index: int, block: Tree) -> None:
         """A round's scores were sent."""
@@ -287,3 +324,11 @@ class Evaluations:
     def oldest(self, round_index: int) -> int:
         """The oldest round whose scores may still be needed in this one."""
         return min([*self.waiting, round_index - self._timing.rounds])
+
+
+def _facts_of(record: Record | None) -> FiguresFacts:
+    """A line of the history as hubs without labels are sent it, or that there is none."""
+    if record is None:
+        return FiguresFacts(figures=None)
+    figures = EvaluationFigures(record.train_loss, record.test_loss, record.metrics)
+    return FiguresFacts(figures=figures, absent=record.absent, unscored=record.unscored)

@@ -5,11 +5,17 @@ the silo's preparation; hubs send each other the sizes of their silos. A mismatc
 """
 
 import hashlib
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.config import ConfigError
 from tdcd.config.losses import named_loss
+from tdcd.core.family.scaled import products_shape
 from tdcd.core.words import counted
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.hub_compute import HubCompute
@@ -17,7 +23,7 @@ from tdcd.runtime.compute.sample_index import MOST_CLASSES, Enrolment, SampleInd
 from tdcd.runtime.compute.secure_sums import Masks
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Job, Lost, block_beyond, compare_settings, scores_beyond
 from tdcd.runtime.machine.instructions import HubState
-from tdcd.runtime.machine.masks import MaskAgreement, is_other_key, refuse_few_blocks
+from tdcd.runtime.machine.masks import MaskAgreement, is_other_key, refuse_few_blocks, refuse_few_rows
 from tdcd.runtime.machine.parts import preparation_text
 from tdcd.runtime.messages.messages import (
     ColumnSummary,
@@ -32,7 +38,7 @@ from tdcd.runtime.messages.messages import (
     Who,
 )
 from tdcd.runtime.messages.structure import Array, Message
-from tdcd.runtime.messages.validation import take_json
+from tdcd.runtime.messages.validation import are_finite, take, take_json
 from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.summary import Summary
@@ -175,6 +181,7 @@ class Handshake:
         self._enrolments: dict[str, Enrolment] = {}
         self._peer_hellos: dict[str, Hello] = {}
         self._summaries: dict[str, Summary] = {}
+        self._products: dict[str, NDArray[Any]] = {}
         self.sessions = Sessions(self.name, first_call)
 
     @property
@@ -243,8 +250,24 @@ class Handshake:
         if known != shape:
             shapes = f"{[*shape]} at {message.sender} and {[*known]} at {other}"
             raise IncompatibleParties(f"a sample has shape {shapes}")
+        self._products[message.sender] = self._read_products(message, shape)
         self.ready[message.sender] = shape
         return []
+
+    def _read_products(self, message: Ready, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The products of a client's features; nothing where the hub's steps do not need them."""
+        variant = self.job.variant
+        if variant.curved is None:
+            if message.products is not None:
+                raise RejectedMessage("it has 'products', which nobody asked for")
+            return np.zeros(0)
+        if message.products is None:
+            raise RejectedMessage("it has no array 'products'")
+        kind = self.job.settings.dtype if variant.summed_blocks is None else "uint32"
+        products = take(message.products, "products", np.dtype(kind), products_shape(math.prod(shape)))
+        if not are_finite([products]):
+            raise RejectedMessage("'products' are not finite")
+        return products
 
     # What peers say.
 
@@ -298,7 +321,8 @@ class Handshake:
         index = build_index({client: self._enrolments[client] for client in self.clients}, self.job.config)
         self.sample_index = index
         batch, samples = self.job.settings.batch_size, index.num_samples
-        if self.job.settings.minibatches != "full" and batch > samples:
+        settings = self.job.settings
+        if settings.minibatches != "full" and not settings.limits_batch and batch > samples:
             raise IncompatibleParties(
                 f"train.batch_size = {batch}: there are only {counted(samples, 'training sample')}"
             )
@@ -391,9 +415,11 @@ class Handshake:
         outputs = self.sample_index.outputs(self.job.config)
         if beyond := block_beyond(self.job, self.silo, shape, outputs.count):
             raise IncompatibleParties(beyond)
-        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key)
+        products = [self._products[client] for client in self.clients] if self.job.variant.curved is not None else []
+        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products)
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)
+        refuse_few_rows(self.job, self.name, rows)
         opening = Opening(
             self.name,
             "",

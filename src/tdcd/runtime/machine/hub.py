@@ -7,12 +7,10 @@ any time: it introduces itself again, and is sent again what it needs.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Job, Lost, UnfitLabels
 from tdcd.runtime.machine.handshake import Handshake
-from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, Save, TurnedAway
+from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, TurnedAway
 from tdcd.runtime.machine.rounds import Rounds
 from tdcd.runtime.messages.messages import (
     Bye,
@@ -22,6 +20,7 @@ from tdcd.runtime.messages.messages import (
     Gone,
     Hello,
     Opening,
+    Part,
     Published,
     Ready,
     Stop,
@@ -248,7 +247,7 @@ class Hub:
         from_client = message.sender in self._own_clients
         if not from_client and message.sender not in self.peers:
             raise RejectedMessage("its sender has no business here")
-        if type(message) is Want and not self.job.topology.is_sent(message.what, self.name, message.sender):
+        if type(message) is Want and message.sender not in self.job.topology.receivers(message.what, self.name):
             raise RejectedMessage(f"it is not sent '{message.what}'")
         if self.shutdown is not None:
             return [*self.shutdown.receive(message)]
@@ -275,7 +274,7 @@ class Hub:
             ready = self.handshake.client_ready(message)
             if self.rounds is None:
                 return ready
-            return ready + self.rounds.questions.back(message.sender, self.rounds.block, self.rounds.carried)
+            return ready + self.rounds.back(message.sender)
         if self.rounds is None:
             raise RejectedMessage(f"nobody asked for '{message.kind}'")
         self.rounds.questions.receive(message)
@@ -288,8 +287,10 @@ class Hub:
             raise RejectedMessage(f"nobody can use '{message.kind}' yet")
         if isinstance(message, Gone):
             self.rounds.peer_forgot(message)
-        else:
+        elif isinstance(message, Part):
             self.rounds.peer_part(message)
+        else:
+            raise RejectedMessage(f"a hub was not to send '{message.kind}'")
         return []
 
     def _resend(self, message: Want) -> list[Message]:
@@ -315,13 +316,11 @@ class Hub:
         if self.rounds is None or handshake.phase != "done":
             return out
         if not was_done:
-            out += self.rounds.begin([handshake.openings[hub] for hub in self.job.hubs])
+            openings = [handshake.openings[hub] for hub in self.job.hubs]
+            out += self.rounds.begin(openings, handshake.rows(), handshake.hubs())
         for instruction in self.rounds.advance():
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block, instruction.round)
-            elif isinstance(instruction, Save):
-                who = {"rows": handshake.rows(), "hubs": handshake.hubs()}
-                out.append(Save(msgspec.structs.replace(instruction.state, **who)))
             else:
                 out.append(instruction)
         if self._verdict is not None and self.shutdown is None:
@@ -367,7 +366,7 @@ class Hub:
 
         A reason that is secret is not for hubs without labels.
         """
-        parts = () if self.rounds is None else self.rounds.exchange.outbox
+        parts = () if self.rounds is None else self.rounds.exchange.outbox.values()
         outbox: tuple[Published, ...] = (*self.handshake.published.values(), *parts)
         unaware = {*self.clients, *self.peers} if notify is None else {*notify}
         at = self.round if failed_in is None else failed_in

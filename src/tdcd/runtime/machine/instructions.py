@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from numpy.typing import NDArray
 
+from tdcd.records.files import NO_LINES, Mark
 from tdcd.records.history import Record
-from tdcd.records.mark import NO_LINES, Mark
-from tdcd.records.patience import Best
-from tdcd.records.verdict import NO_COURSES, Courses
-from tdcd.runtime.messages.messages import EndStatus, Published
+from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Courses
+from tdcd.records.steering import StepControl
+from tdcd.runtime.messages.messages import EndStatus, Part
 from tdcd.runtime.messages.structure import Arrays, Message
 
 
@@ -21,7 +21,7 @@ class HubState(msgspec.Struct, frozen=True, eq=False):
     run: str
     round: int
     block: Arrays
-    outbox: tuple[Published, ...] = ()
+    outbox: tuple[Part, ...] = ()
     """What it sent its peers in the rounds before."""
     digests: Mapping[int, Mapping[str, str]] = {}
     """The digest of what each hub sent, in the exchanges of the last rounds."""
@@ -45,6 +45,8 @@ class HubState(msgspec.Struct, frozen=True, eq=False):
     """The blocks with which the run may have to end, see :class:`tdcd.runtime.machine.evaluations.Candidates`."""
     hubs: Mapping[str, str] = {}
     """By which nonce and key for masks each hub is in this run; of checkpoints before protocol 6, nothing."""
+    control: StepControl = NO_CONTROL
+    """Where steered steps stand."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Absence:
     client: str
     round: int
     question: str | None
-    """``evaluate``, ``begin`` or ``steps``; None if it takes part again from this round on."""
+    """The flow down that it did not answer; None if it takes part again from this round on."""
 
 
 @dataclass(frozen=True)

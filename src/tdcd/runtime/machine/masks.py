@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tdcd.config.protection import FEWEST, FEWEST_LEFT
+from tdcd.config.checks import FEWEST, FEWEST_LEFT
 from tdcd.core.codecs.fixed_point import beyond
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, named_leaves
@@ -21,9 +22,8 @@ from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.sample_index import Enrolment
 from tdcd.runtime.compute.secure_sums import Masks
 from tdcd.runtime.job import IncompatibleParties, Job
-from tdcd.runtime.messages.messages import Begin, ClientBlock, Diverged, Group, Hello, Steps
-from tdcd.runtime.messages.structure import Arrays, Message, named
-from tdcd.runtime.messages.validation import are_finite
+from tdcd.runtime.messages.messages import Group, Hello, Part
+from tdcd.runtime.messages.structure import Arrays
 from tdcd.runtime.messages.wire import RejectedMessage
 
 
@@ -71,6 +71,18 @@ def refuse_few_blocks(job: Job, hub: str, rows: Sequence[int]) -> None:
         raise IncompatibleParties(
             f"exchange.protect_blocks = true: training rows are at only {counted(having, 'client')} of {hub}, and "
             f"{FEWEST} are needed; the sum would show a client's block"
+        )
+
+
+def refuse_few_rows(job: Job, hub: str, rows: Sequence[int]) -> None:
+    """Refuse drawn participation in a silo where a round may draw only clients without training rows."""
+    silo = job.hubs.index(hub)
+    drawn = int(job.variant.participation.answering(job.settings.seed, 0, silo, len(rows)).sum())
+    without = sum(count == 0 for count in rows)
+    if not job.variant.all_answer and without >= drawn:
+        raise IncompatibleParties(
+            f"train.participation: a round draws {counted(drawn, 'client')} of {hub}, and {without} of them have no "
+            "training rows; draw more, or leave those out"
         )
 
 
@@ -135,30 +147,37 @@ class ClientMasks:
         if client not in (*self._secrets, self._name):
             self._secrets[client] = self._pair.agree(client, BLOCKS, self._cards.get(client))
 
-    def is_other_group(self, round_index: int, group: Group | None) -> bool:
+    def is_other_group(self, round_index: int, group: Group) -> bool:
         """Whether a question asks for the block of a round once more, for the sum of another group."""
         return self._last[0] == round_index and self._last[1] != group
 
-    def answer(
-        self, compute: ClientCompute, block: Tree, before: Tree, question: Message
-    ) -> tuple[type[Message], dict[str, Any]]:
-        """What to answer with a block after its local steps, which began with ``before``."""
-        leaves = leaves_of(block)
-        if not are_finite(leaves):
-            return Diverged, {}
-        if self._exchange is None:
-            return ClientBlock, {"block": named(compute.block_sent(block, before, question.round))}
-        group = question.group if isinstance(question, Begin | Steps) else None
+    def protected(self, compute: ClientCompute, block: Tree, question: Part) -> tuple[Arrays, str]:
+        """A block after its local steps as it is added up with those of the question's group; or why it cannot be."""
+        assert self._exchange is not None
+        group = question.group
         if group is None:
             raise RejectedMessage("it does not say whose blocks are added up")
         self._check(compute, question.round, group)
-        largest = max(float(np.max(np.abs(leaf), initial=0)) for leaf in leaves)
+        largest = max(float(np.max(np.abs(leaf), initial=0)) for leaf in leaves_of(block))
         if largest > self._exchange.largest:
-            return Diverged, {"reason": beyond(f"{self._name}: its block", largest, self._exchange.largest)}
+            return {}, beyond(f"{self._name}: its block", largest, self._exchange.largest)
         share = np.asarray(compute.num_rows / group.rows, self._dtype)
         parts = named_leaves(self._exchange.part(block, share))
         self._last = question.round, group
-        return ClientBlock, {"block": named(self._masked(parts, question.round, group)), "group": group}
+        return self._masked(parts, question.round, group), ""
+
+    def products(self, compute: ClientCompute, products: NDArray[Any]) -> NDArray[Any]:
+        """The products of the client's features as they are added up with those of all clients of the silo."""
+        assert self._exchange is not None
+        everyone = Group(clients=tuple(range(len(self._clients))), rows=compute.num_samples)
+        if self._are_used and (len(self._clients) < FEWEST_LEFT or compute.num_rows == compute.num_samples):
+            raise RejectedMessage("nobody else has rows: the sum would be of this client's products")
+        largest = float(np.max(np.abs(products), initial=0))
+        if largest > self._exchange.largest:
+            raise RejectedMessage(beyond(f"{self._name}: a product of its features", largest, self._exchange.largest))
+        share = np.asarray(compute.num_rows / compute.num_samples, self._dtype)
+        # Before round 0: blocks of no round have these masks.
+        return self._masked({"products": self._exchange.part(products, share)}, -1, everyone)["products"]
 
     def _masked(self, parts: Arrays, round_index: int, group: Group) -> Arrays:
         if not self._are_used:

@@ -6,68 +6,63 @@ reads them and plays its last rounds again with the same clients.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
-from tdcd.config.protection import FEWEST_LEFT
-from tdcd.core.objective import Tree
-from tdcd.core.trees import named_leaves
+from tdcd.config.checks import FEWEST_LEFT
+from tdcd.core.round import FlowName
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.job import IncompatibleParties, Job
 from tdcd.runtime.machine.instructions import Absence, Instruction
-from tdcd.runtime.machine.parts import Claims
-from tdcd.runtime.messages.messages import (
-    Begin,
-    ClientBlock,
-    Diverged,
-    Evaluate,
-    Group,
-    Phi,
-    Scores,
-    Steps,
-)
-from tdcd.runtime.messages.structure import Message, named
-from tdcd.runtime.messages.validation import take, take_all
+from tdcd.runtime.messages.messages import Diverged, Group, Part
+from tdcd.runtime.messages.structure import Message, NamedArrays
+from tdcd.runtime.messages.validation import take_all
 from tdcd.runtime.messages.wire import RejectedMessage
-
-QUESTIONS = ("evaluate", "begin", "steps")
-"""What a hub asks its clients in a round, in this order."""
 
 
 class Absences:
     """Which of a silo's clients are left out, from which question of which round on, and since when they are back."""
 
-    def __init__(self, clients: Sequence[str], known: Iterable[Absence] = ()) -> None:
-        """Take the silo's clients, and what was written down of them."""
-        self._clients = clients
+    def __init__(
+        self, clients: Sequence[str], questions: Sequence[str], known: Iterable[Absence] = (), free_from: int = 0
+    ) -> None:
+        """Take the silo's clients, what they are asked in a round, in order, and what was written down of them; from
+        round ``free_from`` on a client may come back.
+        """
+        self._clients, self._questions, self._free_from = clients, questions, free_from
         self._known: dict[str, list[Absence]] = {client: [] for client in clients}
         self._is_any = False
         for absence in known:
             self._note(absence)
-        self._unanswered: dict[str, Message] = {}
+        self._unanswered: dict[str, Part] = {}
         self._silent: set[str] = set()
 
-    def out(self, round_index: int, question: str = QUESTIONS[-1]) -> list[int]:
-        """The clients, by index, that are not asked this question of a round."""
+    def out(self, round_index: int, question: str | None = None) -> list[int]:
+        """The clients, by index, that are not asked this question of a round, or its last one."""
         if not self._is_any:
             return []
-        return [index for index, client in enumerate(self._clients) if self._is_out(client, round_index, question)]
+        asked = question or self._questions[-1]
+        return [index for index, client in enumerate(self._clients) if self._is_out(client, round_index, asked)]
 
     def _is_out(self, client: str, round_index: int, question: str) -> bool:
-        asked = round_index, QUESTIONS.index(question)
+        asked = round_index, self._questions.index(question)
         for absence in reversed(self._known[client]):
-            if (absence.round, QUESTIONS.index(absence.question or QUESTIONS[0])) <= asked:
+            first = 0 if absence.question is None else self._questions.index(absence.question)
+            if (absence.round, first) <= asked:
                 return absence.question is not None
         return False
 
-    def leave_out(self, question: Message) -> Absence:
+    def leave_out(self, question: Part) -> Absence:
         """Continue without a client's answer, and without the client until it shows life."""
         client = question.receiver
         self._unanswered[client] = question
         self._silent.add(client)
-        return self._note(Absence(client, question.round, question.kind))
+        return self._note(Absence(client, question.round, question.flow))
 
     def take_back(self, round_index: int) -> list[Absence]:
         """A round begins: those who have shown life take part again."""
-        out = [self._clients[index] for index in self.out(round_index, QUESTIONS[0])]
+        if round_index < self._free_from:
+            return []
+        out = [self._clients[index] for index in self.out(round_index, self._questions[0])]
         return [self._note(Absence(client, round_index, None)) for client in out if client not in self._silent]
 
     def _note(self, absence: Absence) -> Absence:
@@ -79,7 +74,7 @@ class Absences:
         """A client is there again."""
         self._silent.discard(client)
 
-    def question_to(self, client: str) -> Message | None:
+    def question_to(self, client: str) -> Part | None:
         """What a client was asked when it was last left out."""
         return self._unanswered.get(client)
 
@@ -87,15 +82,16 @@ class Absences:
         """What was asked of clients that have shown no life since."""
         return [self._unanswered[client] for client in self._clients if client in self._silent]
 
-    def claims(self, since: int, round_index: int) -> Claims:
-        """What other hubs are sent with the scores of a round: the absences from round ``since`` on."""
+    def claims(self, since: int, round_index: int) -> tuple[dict[str, list[int]], list[str]]:
+        """What other hubs are sent with the scores of a round: by client, the rounds from ``since`` on in which it was
+        left out; and the clients whose scores are not there.
+        """
         spans: dict[str, list[int]] = {}
         for past in range(since, round_index):
             for index in self.out(past):
                 spans.setdefault(self._clients[index], []).append(past)
         absent = {client: spans[client] for client in self._clients if client in spans}
-        unscored = [self._clients[index] for index in self.out(round_index, QUESTIONS[0])]
-        return Claims(absent, unscored)
+        return absent, [self._clients[index] for index in self.out(round_index, self._questions[0])]
 
 
 class Questions:
@@ -108,33 +104,50 @@ class Questions:
         self._free_from = free_from
         self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
         self._place = {client: index for index, client in enumerate(self.clients)}
-        # A silo alone exchanges nothing: its clients step at once.
-        self._answers_to: dict[type[Message], tuple[type[Message], ...]] = {
-            Evaluate: (Scores, Diverged),
-            Begin: (Phi if job.peers(silo) else ClientBlock, Diverged),
-            Steps: (ClientBlock, Diverged),
-        }
-        self._adds_up = job.variant.summed_blocks is not None
+        self._answered_by = job.topology.round.answers()
+        # The global model is evaluated with everybody, also where a round is of some.
+        self._all_answer, seed = job.variant.all_answer, job.settings.seed
+        draw = job.variant.participation.answering
+        self._draw = lru_cache(maxsize=2)(lambda round_index: draw(seed, round_index, silo, len(self.clients)))
+        is_summed = job.variant.summed_blocks is not None
+        self._summed = {down for down, up in self._answered_by.items() if is_summed and up == "block"}
+        """The flows down whose answers are added up."""
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
-        self._questions: Sequence[Message] = ()
-        self._has_grace = job.config.federation.client_grace_s is not None
-        self.absences = Absences(self.clients, absences)
-        self.asked: dict[str, Message] = {}
+        self._questions: Sequence[Part] = ()
+        self._has_grace = job.has_grace
+        self.absences = Absences(self.clients, [*self._answered_by], absences, free_from)
+        self.asked: dict[str, Part] = {}
         """By client: what it has not answered."""
         self._are_over, self._renewal = False, 0
         self._answers: dict[str, Message] = {}
 
-    def ask(self, round_index: int, questions: Sequence[Message]) -> list[Instruction]:
-        """Ask every client that takes part; ``questions`` are in client order."""
+    def ask(self, flow: FlowName, round_index: int, arrays: Sequence[NamedArrays]) -> list[Instruction]:
+        """Send every client that takes part its part of a flow down; ``arrays`` are in client order."""
+        self._questions = [
+            Part(self._hub, client, round_index, self._run, flow=flow, arrays=own)
+            for client, own in zip(self.clients, arrays, strict=True)
+        ]
+        return self._ask(self._questions)
+
+    def _ask(self, questions: Sequence[Part]) -> list[Instruction]:
         self._answers.clear()
-        self._questions, out = questions, self.absences.out(round_index, questions[0].kind)
+        round_index, flow = questions[0].round, questions[0].flow
+        out = self.without(round_index, flow)
         asked = [one for index, one in enumerate(questions) if index not in out] if out else questions
-        if self._adds_up and self._wants_block(questions[0]):
+        if flow in self._summed:
             clients = tuple(index for index in range(len(questions)) if index not in out)
             rows = sum(self._compute.rows_of(index, held_out=False) for index in clients)
             asked = [one.replace(group=Group(clients, rows, self._renewal)) for one in asked]
         self.asked = {one.receiver: one for one in asked}
         return [*asked]
+
+    def without(self, round_index: int, flow: FlowName) -> list[int]:
+        """The clients, by index, that are not sent a flow of a round: those that are left out, or not drawn for it."""
+        out = self.absences.out(round_index, flow)
+        if self._all_answer or flow == "evaluated":
+            return out
+        drawn = self._draw(round_index)
+        return [index for index in range(len(self.clients)) if index in out or not drawn[index]]
 
     def renew_masks(self) -> None:
         """Clients have other masks from now on: those who have sent a block of this round are asked once more.
@@ -142,25 +155,8 @@ class Questions:
         They are when they are ready, see :meth:`back`.
         """
         self._renewal += 1
-        if self._questions and self._adds_up and self._wants_block(self._questions[0]) and not self._are_over:
-            self.ask(self._questions[0].round, self._questions)
-
-    def _wants_block(self, question: Message) -> bool:
-        return ClientBlock in self._answers_to[type(question)]
-
-    def ask_with_block(
-        self, kind: type[Begin | Evaluate], round_index: int, block: Tree, carried: Sequence[Tree] = ()
-    ) -> list[Instruction]:
-        """The same, and send the hub's block; and to every client its memory, if there are memories."""
-        arrays = named(named_leaves(block))
-        own = [{"memory": named(named_leaves(memory))} for memory in carried] or [{}] * len(self.clients)
-        return self.ask(
-            round_index,
-            [
-                kind(self._hub, client, round_index, self._run, block=arrays, **memory)  # type: ignore[arg-type]
-                for client, memory in zip(self.clients, own, strict=True)
-            ],
-        )
+        if self._questions and self._questions[0].flow in self._summed and not self._are_over:
+            self._ask(self._questions)
 
     def answers(self) -> list[Message | None]:
         """What every client answered, in client order; None for those that the hub continues without."""
@@ -175,21 +171,31 @@ class Questions:
         if self._are_over:
             return
         client, asked = message.sender, self.asked.get(message.sender)
-        if asked is not None and message.round == asked.round and type(message) in self._answers_to[type(asked)]:
-            check_answer(message, self._place[client], self._compute)
-            if type(message) is not Phi:
-                _check_group(message, asked)
+        if asked is not None and self._is_answer(message, asked):
+            self._check(message, asked)
             del self.asked[client]
             self._answers[client] = message
             return
         missed = self.absences.question_to(client)
-        if missed is None or message.round != missed.round or type(message) not in self._answers_to[type(missed)]:
+        if missed is None or not self._is_answer(message, missed):
             raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
         self.absences.show_life(client)
 
-    def take_back(self, round_index: int) -> list[Absence]:
-        """A round begins: those who have shown life take part again."""
-        return self.absences.take_back(round_index) if round_index >= self._free_from else []
+    def _is_answer(self, message: Message, question: Part) -> bool:
+        is_expected = type(message) is Diverged or message.kind == self._answered_by[question.flow]
+        return message.round == question.round and is_expected
+
+    def _check(self, message: Message, asked: Part) -> None:
+        """Refuse an answer that does not fit the client's rows, or a block with the masks of another group."""
+        if isinstance(message, Part):
+            take_all(message.arrays, self._compute.of_client(message.flow, message.round, self._place[message.sender]))
+            if message.group != asked.group:
+                raise RejectedMessage("it is for the sum of other clients' blocks than are asked for now")
+            if message.facts is not None:
+                raise RejectedMessage(f"'facts' are not those of '{message.flow}'")
+        elif isinstance(message, Diverged) and message.reason:
+            # Its block cannot be masked.
+            raise IncompatibleParties(message.reason)
 
     def needs_all(self, round_index: int) -> bool:
         """Whether the hub has to wait for every client in a round, however long that takes."""
@@ -209,51 +215,23 @@ class Questions:
         """A question was open for the whole grace period: continue without its answer, or ask once more."""
         if question not in self.open(round_index):
             return []
-        if self.asked.get(question.receiver) is not question:
+        asked = self.asked.get(question.receiver)
+        if asked is None or asked is not question:
             return [question]
         del self.asked[question.receiver]
-        left_out = self.absences.leave_out(question)
-        if self._adds_up and self._wants_block(question):
+        left_out = self.absences.leave_out(asked)
+        if asked.flow in self._summed:
             # Those who have answered did so with masks that cancel only with the one that is gone.
-            return [left_out, *self.ask(question.round, self._questions)]
+            return [left_out, *self._ask(self._questions)]
         return [left_out]
 
-    def back(self, client: str, block: Tree, carried: Sequence[Tree] = ()) -> list[Message]:
-        """What a client that was away must be asked again; the round began with ``block`` and these memories."""
+    def back(self, client: str, blocks: Sequence[NamedArrays]) -> list[Message]:
+        """What a client that was away must be asked again; the round began with these blocks, in client order."""
         self.absences.show_life(client)
         message = self.asked.get(client)
         if message is None:
             return []
         # Before its steps it needs the round's block again.
-        memory = named(named_leaves(carried[self._place[client]])) if carried else {}
-        begin = Begin(self._hub, client, message.round, self._run, block=named(named_leaves(block)), memory=memory)
-        return [begin, message] if isinstance(message, Steps) else [message]
-
-
-def _check_group(message: Message, asked: Message) -> None:
-    """Refuse a block with the masks of another group; one that cannot be masked ends the run."""
-    if isinstance(message, Diverged) and message.reason:
-        raise IncompatibleParties(message.reason)
-    if isinstance(message, ClientBlock) and message.group != getattr(asked, "group", None):
-        raise RejectedMessage("it is for the sum of other clients' blocks than are asked for now")
-
-
-def check_answer(message: Message, client: int, compute: HubCompute) -> None:
-    """Refuse an answer whose arrays do not fit the client's rows."""
-    dtype, outputs = compute.settings.dtype, compute.phi_width
-    if isinstance(message, Phi):
-        rounds = compute.sends(message.round)
-        if len(message.phi) != len(rounds):
-            raise RejectedMessage(f"'phi' is of {len(message.phi)} rounds, not of {len(rounds)}")
-        for sent, round_index in zip(message.phi, rounds, strict=True):
-            take_all(sent, compute.links.rows_layout(compute.count(round_index, client)))
-    elif isinstance(message, ClientBlock):
-        take_all(message.block, compute.block_layout)
-        take_all(message.memory, compute.memory_layout)
-    elif isinstance(message, Scores):
-        take(message.train, "train", dtype, [compute.rows_of(client, held_out=False), outputs])
-        held_out = compute.rows_of(client, held_out=True)
-        if message.test is not None:
-            take(message.test, "test", dtype, [held_out, outputs])
-        elif held_out:
-            raise RejectedMessage("it has no array 'test'")
+        arrays = blocks[self._place[client]]
+        block = Part(self._hub, client, message.round, self._run, flow="block", arrays=arrays)
+        return [block, message] if message.flow == "received" else [message]

@@ -9,54 +9,45 @@ sharing     the other silos' blocks, if all agreed to share the model
 ==========  ==========================================================================================
 
 A phase ends when everybody's part is there, in whatever order the parts came; sums run in silo and client order. Phi is
-sent as many rounds before its own as rounds overlap, see :class:`tdcd.core.timing.Overlap`. What a hub has sent its
-peers it can send again, byte for byte, for this round and those just before it. With ``federation.client_grace_s`` it
+sent as many rounds before its own as rounds overlap, see :mod:`tdcd.core.family.overlap`. What a hub has sent its peers
+it can send again, byte for byte, for this round and those just before it. With ``federation.client_grace_s`` it
 may continue without a client, see :mod:`tdcd.runtime.machine.questions`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tdcd.core.objective import Tree
-from tdcd.core.timing import HubTiming
+from tdcd.core.round import FlowName
 from tdcd.core.trees import named_leaves
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import CARRIED, HubCompute
+from tdcd.runtime.compute.links import MEMORY
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.evaluations import Evaluations, Records
-from tdcd.runtime.machine.exchange import HubExchange, Key, begun, exchange_of, figures_of, kept_rounds, lost
+from tdcd.runtime.machine.exchange import HubExchange, Key, begun, kept_rounds, lost
 from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, Save
-from tdcd.runtime.machine.parts import (
-    Header,
-    NotFinite,
-    blocks_in,
-    check_part,
-    model_part,
-    phi_part,
-    preparations_in,
-    scores_part,
-    slope_part,
-    steps,
-)
+from tdcd.runtime.machine.parts import check_part, preparation_in, preparation_text
 from tdcd.runtime.machine.questions import Questions
 from tdcd.runtime.messages.messages import (
-    Begin,
-    ClientBlock,
     Diverged,
     EndStatus,
-    Evaluate,
-    FiguresPart,
+    FiguresFacts,
     Gone,
-    ModelPart,
+    ModelFacts,
     Opening,
-    PhiPart,
-    ScoresPart,
-    SlopePart,
+    Part,
+    ScoresFacts,
     Want,
 )
-from tdcd.runtime.messages.structure import Arrays, Message, arrays_of
+from tdcd.runtime.messages.structure import Arrays, Message, NamedArrays, arrays_of, named
 from tdcd.runtime.messages.validation import are_finite
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
+
+
+class NotFinite(Exception):  # noqa: N818
+    """Something of this silo is too large for a number; the text says what."""
 
 
 class HubBlock:
@@ -81,20 +72,15 @@ class HubBlock:
         if diverged:
             self.fail(f"the block of {diverged[0]}", round_index)
             return
-        blocks = [arrays_of(answer.block) if isinstance(answer, ClientBlock) else None for answer in answers]
+        blocks = [arrays_of(answer.arrays) if isinstance(answer, Part) else None for answer in answers]
         average = self._compute.average(round_index, self.block, blocks)
         moved = self._compute.next_block(self.block, average, self._memory)
         if not are_finite(named_leaves(moved[0]).values()):
             self.fail("the block of the hub", round_index)
             return
-        self._moved = (*moved, self._carried_by(answers) if self.carried else [])
-
-    def _carried_by(self, answers: Sequence[Message | None]) -> list[Tree]:
-        """The clients' memories after a round; that of a client without an answer stays."""
-        return [
-            self._compute.memory_of(arrays_of(answer.memory)) if isinstance(answer, ClientBlock) else before
-            for before, answer in zip(self.carried, answers, strict=False)
-        ]
+        # The memory of a client without an answer stays.
+        each = zip(self.carried, blocks, strict=True) if self.carried else ()
+        self._moved = (*moved, [before if sent is None else self._compute.memory_of(sent) for before, sent in each])
 
     def fail(self, what: str, round_index: int) -> None:
         """Something is not finite, in the local steps of a round or before those of the next."""
@@ -105,46 +91,27 @@ class HubBlock:
         if self._moved is not None:
             (self.block, self._memory, self.carried), self._moved = self._moved, None
 
-    @property
-    def arrays(self) -> Arrays:
-        """The block's arrays by name."""
-        return named_leaves(self.block)
+    def steer(self, factor: float, block: Tree | None) -> None:
+        """Let the steps that follow be of another length, and begin with another block if there is one."""
+        steered = self._compute.variant.steered
+        assert steered is not None
+        self._memory = steered.with_factor(self._memory, factor, is_back=block is not None)
+        self.block = self.block if block is None else block
 
-    def _named_memories(self) -> Arrays:
-        return {
+    def sent(self) -> list[NamedArrays]:
+        """What each client is sent of it, in client order: the block, and its own memory if there are memories."""
+        block = named(named_leaves(self.block))
+        memories = [{f"{MEMORY}{name}": leaf for name, leaf in named_leaves(one).items()} for one in self.carried]
+        return [{**block, **named(memory)} for memory in memories] or [block] * self._compute.num_clients
+
+    def memories(self) -> Arrays:
+        """What the hub's update remembers, and every client's memory, by name."""
+        carried = {
             f"{CARRIED}{client}.{name}": leaf
             for client, memory in enumerate(self.carried)
             for name, leaf in named_leaves(memory).items()
         }
-
-    def state(self, run: str, round_index: int, exchange: HubExchange, evaluations: Evaluations) -> HubState:
-        """All that the hub needs to continue from the start of a round."""
-        return HubState(
-            run,
-            round_index,
-            self.arrays,
-            exchange.outbox,
-            dict(exchange.digests),
-            evaluations.recorded,
-            memory={**named_leaves(self._memory), **(self._named_memories() if self.carried else {})},
-            unrecorded=tuple(evaluations.waiting),
-            best=evaluations.candidates.best,
-            courses=evaluations.candidates.courses,
-            candidates=evaluations.candidates.arrays,
-        )
-
-
-def awaited(
-    phase: str, round_index: int, own: HubBlock, evaluations: Evaluations, timing: HubTiming, last: int
-) -> list[Key]:
-    """The parts that have to be there before a hub leaves this phase of this round; ``last`` is the last round."""
-    if phase == "exchanging":
-        return [*exchange_of(round_index), *evaluations.figures_in(round_index)]
-    if phase == "closing":
-        waiting = [key for one in evaluations.waiting for key in figures_of(one)]
-        begins = begun(own.failed_in, round_index, timing, last)
-        return [*dict.fromkeys([*waiting, *(begins if own.failed else evaluations.figures_in(round_index))])]
-    return [(ModelPart, round_index)] if phase == "sharing" else []
+        return {**named_leaves(self._memory), **carried}
 
 
 class Rounds:
@@ -163,7 +130,7 @@ class Rounds:
         """Stand at the start of round 0, or of the round that was saved; ``preparation`` goes with a shared model."""
         self.job, self.silo, self.compute, self.run, self.preparation = job, silo, compute, run, preparation
         self.name, self.clients, self.peers = job.hubs[silo], job.clients(silo), job.peers(silo)
-        self.timing, self._last = job.timing, job.config.train.rounds
+        self.timing, self._last, self._has_labels = job.timing, job.config.train.rounds, job.has_labels(silo)
         self.round, self.phase = 0 if restored is None else restored.round, ""
         self._steps: dict[str, Callable[[], list[Instruction]]] = {
             "evaluating": self._scored,
@@ -174,7 +141,12 @@ class Rounds:
         }
         self._own = HubBlock(compute, restored)
         self._records: Records | None = None
+        self._rows: tuple[str, ...] = ()
+        self._hubs: Mapping[str, str] = {}
         self.exchange = HubExchange(self.name, job.topology, run, self.timing)
+        between_hubs = [flow for flow in job.topology.round.training if flow.link == "hub_to_hub"]
+        self._flows: list[FlowName] = [flow.name for flow in between_hubs if flow.within is None]
+        """What hubs exchange before clients step: phi, and slopes if one silo has the labels."""
         # A hub that comes back asks at once for what it may have missed.
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
@@ -184,30 +156,29 @@ class Rounds:
         # What it may have sent its peers before it came back, it must send them again with the same clients.
         self.questions = Questions(job, silo, compute, run, absences, self.round + kept_rounds(self.timing))
 
-    @property
-    def block(self) -> Tree:
-        """The block that the round began with."""
-        return self._own.block
+    def begin(self, openings: Sequence[Opening], rows: tuple[str, ...], hubs: Mapping[str, str]) -> list[Instruction]:
+        """Start the round that the hub stands at.
 
-    @property
-    def carried(self) -> list[Tree]:
-        """The memories that the round's clients began with."""
-        return self._own.carried
-
-    def begin(self, openings: Sequence[Opening]) -> list[Instruction]:
-        """Start the round that the hub stands at; ``openings`` are those of all hubs, in silo order."""
+        Args:
+            openings: of all hubs, in silo order.
+            rows: a digest of each client's rows.
+            hubs: by which nonce and key each hub is in this run.
+        """
+        self._rows, self._hubs = rows, hubs
         names = ("parameters", "block_up", "memory")
         sizes = ([getattr(opening, name) for opening in openings] for name in names)
         self._records = Records(self.job, self.compute, *sizes)
         return self._enter()
 
-    def peer_part(self, message: Message) -> None:
+    def peer_part(self, part: Part) -> None:
         """A peer's part of this round's exchange, or of a later one's if the peer is ahead; scores may be late."""
-        is_late = isinstance(message, ScoresPart | FiguresPart | ModelPart)
-        oldest = self.evaluations.oldest(self.round) if is_late else self.round
-        if not oldest <= message.round <= self.round + self.exchange.most_ahead:
-            raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
-        self.exchange.receive(check_part(message, self.job, self.compute))
+        oldest = self.round if part.flow in self._flows else self.evaluations.oldest(self.round)
+        if not oldest <= part.round <= self.round + self.exchange.most_ahead:
+            raise RejectedMessage(f"it is of round {part.round}, and this is round {self.round}")
+        if part.sender not in self.exchange.senders.get(part.flow, ()):
+            raise RejectedMessage(f"a hub was not to send '{part.flow}'")
+        check_part(part, self.job, self.compute)
+        self.exchange.receive(part)
 
     def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
@@ -217,7 +188,7 @@ class Rounds:
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
-        out: list[Instruction] = self._record() if self.evaluations.has_news else []
+        out: list[Instruction] = self._record()
         stage = None
         # A step that leads nowhere waits for other hubs.
         while self.phase and not self.questions.asked and stage != (self.phase, self.round):
@@ -238,41 +209,64 @@ class Rounds:
 
     def missing(self) -> Collection[str]:
         """The parties that this phase waits for."""
-        return self.questions.asked.keys() or self._silent_peers()
+        return self.questions.asked.keys() or self.exchange.lacking(self._awaited())
 
     def remind(self) -> list[Message]:
         """Ask the clients that are ready, and the peers, for what this phase waits for."""
-        return [*self.questions.asked.values(), *(want for peer in self._silent_peers() for want in self.wants(peer))]
+        peers = self.exchange.lacking(self._awaited())
+        return [*self.questions.asked.values(), *(want for peer in peers for want in self.wants(peer))]
 
     def wants(self, peer: str) -> list[Want]:
         """What this phase lacks of a peer."""
         return [] if self.questions.asked else self.exchange.wants(peer, self._awaited())
 
-    def _awaited(self) -> list[Key]:
-        """What this phase needs of every peer."""
-        return awaited(self.phase, self.round, self._own, self.evaluations, self.timing, self._last)
+    def back(self, client: str) -> list[Message]:
+        """What a client that was away must be asked again."""
+        return self.questions.back(client, self._own.sent())
 
-    def _silent_peers(self) -> list[str]:
-        return self.exchange.lacking(self._awaited())
+    def _awaited(self) -> list[Key]:
+        """The parts of every peer that have to be there before the hub leaves this phase of this round."""
+        if self.phase == "exchanging":
+            return [*((flow, self.round) for flow in self._flows), *self.evaluations.figures_in(self.round)]
+        if self.phase == "closing":
+            waiting = [key for one in self.evaluations.waiting for key in self.evaluations.of(one)]
+            begins = begun(self._own.failed_in, self.round, self.timing, self._last)
+            return [
+                *dict.fromkeys([*waiting, *(begins if self._own.failed else self.evaluations.figures_in(self.round))])
+            ]
+        return [("model", self.round)] if self.phase == "sharing" else []
 
     # The phases.
 
     def _enter(self) -> list[Instruction]:
         if self.evaluations.scored_in(self.round):
             self.phase = "evaluating"
-            return self.questions.ask_with_block(Evaluate, self.round, self.block)
+            block = named(named_leaves(self._own.block))
+            return self.questions.ask("evaluated", self.round, [block] * len(self.clients))
         return self._exchange()
 
     def _scored(self) -> list[Instruction]:
         """All clients' scores are there."""
         out: list[Instruction] = []
-        claims = self.questions.absences.claims(self.evaluations.recorded, self.round)
+        absent, unscored = self.questions.absences.claims(self.evaluations.recorded, self.round)
         for round_index in self.evaluations.scored_in(self.round):
-            header, answers = self._header(round_index), self.questions.answers()
-            out += self.exchange.publish(scores_part(header, self.compute, self.block, answers, claims))
-            self.evaluations.note_sent(round_index, self.block)
+            answers = self._arrays("scores")
+            if not math.isfinite(penalty := self.compute.penalty(self._own.block)):
+                raise NotFinite(f"the sum of squares of the block of {self.name}")
+            arrays = self.compute.scores_part(round_index, self._own.block, answers)
+            facts = ScoresFacts(penalty=penalty, absent=absent, unscored=unscored)
+            out += self.exchange.publish(self._part("scores", round_index, arrays, facts))
+            self.evaluations.note_sent(round_index, self._own.block)
         out += self._record()
         return [*out, *self._exchange()] if self.phase == "evaluating" else out
+
+    def _arrays(self, what: str) -> list[Arrays | None]:
+        """What every client answered, in client order; None for those that the hub continues without."""
+        answers = self.questions.answers()
+        for answer in answers:
+            if isinstance(answer, Diverged):
+                raise NotFinite(f"the {what} of {answer.sender}")
+        return [arrays_of(answer.arrays) if isinstance(answer, Part) else None for answer in answers]
 
     def _exchange(self) -> list[Instruction]:
         if self.round == self._last or not self.timing.steps_in(self.silo, self.round):
@@ -280,7 +274,12 @@ class Rounds:
             return []
         # A silo alone has nothing to exchange: its clients step at once.
         self.phase = "exchanging" if self.peers else "stepping"
-        return self.questions.ask_with_block(Begin, self.round, self.block, self._own.carried)
+        blocks = self._own.sent()
+        if not self.peers and not self.job.variant.all_answer:
+            # Nothing is exchanged: clients learn with the block who takes part.
+            left = self.compute.left(self.round, None, self.questions.without(self.round, "block"))
+            blocks = [{**block, **named(own)} for block, own in zip(blocks, left, strict=True)]
+        return self.questions.ask("block", self.round, blocks)
 
     def _late_wants(self) -> list[Instruction]:
         """What a hub that came back asks its peers for, once in a phase."""
@@ -289,49 +288,58 @@ class Rounds:
         self._wanted_in = self.phase, self.round
         return [want for peer in self.peers for want in self.wants(peer)]
 
-    def _header(self, round_index: int) -> Header:
-        return Header(self.name, round_index, self.run, dict(self.exchange.digests.get(self.round - 1, {})))
+    def _part(
+        self,
+        flow: FlowName,
+        round_index: int,
+        arrays: Arrays,
+        facts: ScoresFacts | FiguresFacts | ModelFacts | None = None,
+    ) -> Part:
+        """This hub's part of a flow, for every hub that is sent it."""
+        digests = dict(self.exchange.digests.get(self.round - 1, {}))
+        return Part(self.name, "", round_index, self.run, flow=flow, arrays=named(arrays), digests=digests, facts=facts)
 
     def _record(self) -> list[Instruction]:
         """The lines of the history whose scores are all there, in order; one of them may end the run."""
         out: list[Instruction] = []
+        if not self.evaluations.has_news:
+            return out
         is_over = self.phase in ("", "sharing")
-        for line in () if is_over else self.evaluations.complete(self.exchange, self._records, self._header):
+        for line in () if is_over else self.evaluations.complete(self.exchange, self._records, self._part):
             out.append(line)
             if isinstance(line, Append) and line.record.diverged:
                 reason = f"the loss stopped being a finite number in round {line.record.round}"
                 return [*out, *self._over("diverged", reason)]
         ended = self.evaluations.candidates.ended_at
-        return out if ended is None or is_over else out + self._conclude(ended, figures_of(ended))
+        return out if ended is None or is_over else out + self._conclude(ended, self.evaluations.of(ended))
 
     def _exchanged(self) -> list[Instruction]:
         """All clients' phi is there."""
         out: list[Instruction] = []
-        for place, round_index in enumerate(self.compute.sends(self.round)):
-            if self.exchange.sent(PhiPart.tag(), round_index) is None:
-                out += self.exchange.publish(
-                    phi_part(self._header(round_index), self.compute, self.questions.answers(), place)
-                )
-        if self._silent_peers():
+        for round_index in self.compute.sends(self.round):
+            if ("phi", round_index) not in self.exchange.outbox:
+                phi = self.compute.phi_part(round_index, self._arrays("phi"))
+                out += self.exchange.publish(self._part("phi", round_index, phi))
+        if self.exchange.lacking(self._awaited()):
             return [*out, *self._late_wants()]
         out += self._record()
         if self.phase != "exchanging":
             return out
-        parts, header = self.exchange.parts(PhiPart, self.round), self._header(self.round)
+        phis = [arrays_of(part.arrays) for part in self.exchange.parts("phi", self.round)]
         if self.name == self.job.topology.label_hub:
-            out += self.exchange.publish(slope_part(header, self.compute, parts))
+            out += self.exchange.publish(self._part("slope", self.round, self.compute.slope_part(self.round, phis)))
         # Compare what hubs say that they received.
-        self.exchange.settle(self.round, exchange_of(self.round) + self.evaluations.figures_in(self.round))
+        self.exchange.settle(self.round, self._awaited())
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
-        slopes = self.exchange.received(SlopePart, self.round)
-        without = self.questions.absences.out(self.round, "begin")
-        questions = steps(header, self.clients, self.compute, slopes[0] if slopes else parts, without)
-        if not questions:
+        if not self._has_labels:
+            phis = [arrays_of(part.arrays) for part in self.exchange.parts("slope", self.round)]
+        received = self.compute.project(self.round, phis, self.questions.without(self.round, "block"))
+        if not received:
             self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)
             return out + self._next_round()
         self.phase = "stepping"
-        return out + self.questions.ask(self.round, questions)
+        return out + self.questions.ask("received", self.round, [named(one) for one in received])
 
     def _stepped(self) -> list[Instruction]:
         self._own.step(self.round, self.questions.answers())
@@ -347,15 +355,37 @@ class Rounds:
         if is_period_over:
             self._own.move()
         self.round += 1
+        if (steered := self.evaluations.candidates.steered(self.round)) is not None:
+            self._own.steer(*steered)
         self.exchange.forget(self.round, self.evaluations.oldest(self.round))
-        begun = [*self.questions.take_back(self.round), *self._enter()]
+        begun = [*self.questions.absences.take_back(self.round), *self._enter()]
         if not is_period_over and self.round != self._last:
             # Between two of its steps, a slow silo goes back to the first of them.
             return begun
-        return [*begun, Save(self._own.state(self.run, self.round, self.exchange, self.evaluations))]
+        return [*begun, Save(self._state())]
+
+    def _state(self) -> HubState:
+        """All that the hub needs to continue from the start of this round."""
+        own, evaluations = self._own, self.evaluations
+        return HubState(
+            self.run,
+            self.round,
+            named_leaves(own.block),
+            tuple(self.exchange.outbox.values()),
+            dict(self.exchange.digests),
+            evaluations.recorded,
+            rows=self._rows,
+            memory=own.memories(),
+            unrecorded=tuple(evaluations.waiting),
+            best=evaluations.candidates.best,
+            courses=evaluations.candidates.courses,
+            control=evaluations.candidates.control,
+            candidates=evaluations.candidates.arrays,
+            hubs=self._hubs,
+        )
 
     def _closed(self) -> list[Instruction]:
-        if self._silent_peers():
+        if self.exchange.lacking(self._awaited()):
             return self._late_wants()
         out = self._record()
         if self.phase != "closing":
@@ -374,26 +404,32 @@ class Rounds:
             return self._over(*self.evaluations.candidates.ending(round_index))
         self.exchange.settle(round_index, keys)
         self.phase = "sharing"
-        header = self._header(round_index)._replace(received=self.exchange.digests[round_index])
-        return [*self.exchange.publish(model_part(header, self.final()[1], self.preparation))]
+        text = None if self.preparation is None else preparation_text(self.preparation)
+        model = self._part("model", round_index, named_leaves(self.final()[1]), ModelFacts(preparation=text))
+        return [*self.exchange.publish(model.replace(digests=self.exchange.digests[round_index]))]
 
     def _shared(self) -> list[Instruction]:
-        if self._silent_peers():
+        if self.exchange.lacking(self._awaited()):
             return self._late_wants()
-        self.exchange.settle(self.round + 1, [(ModelPart, self.round)])
+        self.exchange.settle(self.round + 1, self._awaited())
         return self._over(*self.evaluations.candidates.ending(self.round))
 
     def final(self) -> tuple[int, Tree]:
         """The round whose model stays, if the run ends now, and the silo's block of it."""
-        return self.evaluations.candidates.model(self.round, self.block)
+        return self.evaluations.candidates.model(self.round, self._own.block)
 
     def models(self) -> dict[str, Arrays]:
         """Every silo's block by hub: this one's, and the others' if they were shared."""
-        return {self.name: named_leaves(self.final()[1]), **blocks_in(self.exchange.received(ModelPart, self.round))}
+        blocks = {part.sender: arrays_of(part.arrays) for part in self._shared_models()}
+        return {self.name: named_leaves(self.final()[1]), **blocks}
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        return preparations_in(self.exchange.received(ModelPart, self.round))
+        found = {part.sender: preparation_in(part) for part in self._shared_models()}
+        return {hub: preparation for hub, preparation in found.items() if preparation is not None}
+
+    def _shared_models(self) -> list[Part]:
+        return [part for part in self.exchange.parts("model", self.round) if part.sender != self.name]
 
     def _over(self, status: EndStatus, reason: str = "", failed_in: int | None = None) -> list[Instruction]:
         self.phase = ""
@@ -404,9 +440,9 @@ class Rounds:
         if any(one <= round_index for one in self.evaluations.waiting):
             return False
         done = self.phase in ("stepping", "closing")
-        if not self.job.has_labels(self.silo) and self.phase == "exchanging":
+        if not self._has_labels and self.phase == "exchanging":
             # Slopes that are not finite are no use here: what others may need of this round is its phi.
-            done = self.exchange.sent(PhiPart.tag(), self.round) is not None
+            done = ("phi", self.round) in self.exchange.outbox
         return self.round > round_index or (self.round == round_index and done)
 
     def divergence(self, round_index: int) -> Record:

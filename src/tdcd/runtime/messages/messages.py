@@ -4,20 +4,23 @@
 them, which checks the types. :mod:`tdcd.runtime.machine.parts` checks what types cannot say, such as a round's shapes.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 from tdcd.core.losses import Task
-from tdcd.records.mark import NO_LINES, Mark
-from tdcd.records.patience import Best
-from tdcd.records.verdict import NO_COURSES, Courses
+from tdcd.core.round import FlowName
+from tdcd.records.files import NO_LINES, Mark
+from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Courses
+from tdcd.records.steering import StepControl
 from tdcd.runtime.certificates.agreement import Card
+from tdcd.runtime.messages.former_parts import FormerPart
 from tdcd.runtime.messages.structure import (
     Array,
     BoundedCount,
     ClassNames,
     Digest,
+    EvaluationFigures,
     FeatureShape,
     Json,
     LossWord,
@@ -25,20 +28,8 @@ from tdcd.runtime.messages.structure import (
     NamedArrays,
     NamedArraysInFiles,
     Nonce,
-    Part,
     SettingValue,
 )
-
-
-class Remaining(msgspec.Struct, frozen=True, eq=False, forbid_unknown_fields=True):
-    """What is left of a round's minibatches without the absent clients."""
-
-    absent: Array
-    """``[n]``: 1 for those of the client's rows that take no part."""
-    present: Array
-    """``[E]``: how many samples each minibatch still has."""
-    rows: int
-    """How many samples the silo's clients that take part hold."""
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,8 +51,6 @@ class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """C, the scores of a sample."""
 
 
-MOST_ROUNDS = 10_000
-"""Whose phi a client may send at once; a silo with a period sends that of all its rounds."""
 EndStatus = Literal["finished", "diverged", "refused"]
 
 
@@ -106,33 +95,14 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     """The client's features are ready; the shape of one sample."""
 
     feature_shape: FeatureShape
-
-
-class Phi(Message, frozen=True, kw_only=True, tag="phi"):
-    """Phi of the client's rows, for each round that its silo sends phi of in this one."""
-
-    phi: Annotated[tuple[NamedArrays, ...], msgspec.Meta(max_length=MOST_ROUNDS)]
-
-
-class ClientBlock(Message, frozen=True, kw_only=True, tag="block"):
-    """The client's block after its local steps, as the links encode it; and its memory, if its update carries one."""
-
-    block: NamedArrays
-    memory: NamedArrays = msgspec.field(default_factory=dict)
-    group: Group | None = None
+    products: Array | None = None
+    """Where the hub's steps are scaled by curvature: the mean of the products of the client's features."""
 
 
 class Diverged(Message, frozen=True, kw_only=True, tag="diverged"):
     """The client's block, phi or scores stopped being finite, or its block, for a ``reason``, cannot be sent."""
 
     reason: str = ""
-
-
-class Scores(Message, frozen=True, kw_only=True, tag="scores"):
-    """Phi of all training rows and all held-out rows of the client, if it has any."""
-
-    train: Array
-    test: Array | None = None
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):
@@ -168,30 +138,6 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
 
     preparation: Json
     bias: bool = False
-
-
-class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
-    """Asks for the scores of all rows with this block."""
-
-    block: NamedArrays
-
-
-class Begin(Message, frozen=True, kw_only=True, tag="begin"):
-    """The block at the start of a round, and the client's memory, if its update carries one."""
-
-    block: NamedArrays
-    memory: NamedArrays = msgspec.field(default_factory=dict)
-    group: Group | None = None
-
-
-class Steps(Message, frozen=True, kw_only=True, tag="steps"):
-    """The others' phi of the client's rows, or how the loss slopes there; asks for the local steps."""
-
-    phi_others: NamedArrays
-    weights: Array | None = None
-    """What each of the rows weighs, if not all weigh the same and the client does not know it with the labels."""
-    remaining: Remaining | None = None
-    group: Group | None = None
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
@@ -239,51 +185,23 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     """The training rows of each client."""
 
 
-class PhiPart(Part, frozen=True, kw_only=True, tag="phi_part"):
-    """A silo's phi of the round's minibatches, as the exchange encodes it; it may be sent some rounds before."""
-
-    arrays: NamedArrays
-    absent: Array | None = None
-    """1 for the samples of clients without an answer."""
+# What a round's flows carry, between a hub and its clients and between hubs.
+class _Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a part says that is no array."""
 
 
-class ScoresPart(Part, frozen=True, kw_only=True, tag="scores_part"):
-    """A silo's phi of all samples."""
+class ScoresFacts(_Facts, frozen=True, kw_only=True, tag="scores"):
+    """What a hub says with its scores."""
 
-    train: Array
-    test: Array
     penalty: float
-    train_absent: Array | None = None
-    test_absent: Array | None = None
+    """The regulariser of its block."""
     absent: dict[str, list[int]] = msgspec.field(default_factory=dict)
     """By client: the rounds since the last scores in which it was left out."""
     unscored: list[str] = msgspec.field(default_factory=list)
     """The clients whose rows are not in these scores."""
-    intercept: Array | None = None
-    """``[C]``: what is left of the silo's phi where it is dropped, if anything is."""
 
 
-class SlopePart(Part, frozen=True, kw_only=True, tag="slope_part"):
-    """The slope of every row's loss in the round's minibatches, or what else the steps need, from the hub with the
-    labels.
-    """
-
-    slope: Array
-    weights: Array | None = None
-    """What each row weighs, if not all weigh the same."""
-    absent: Array | None = None
-    """1 for the samples that some silo lacks, whose slope is zero."""
-
-
-class EvaluationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The global model's loss and metrics: see :class:`tdcd.records.history.Record`."""
-
-    train_loss: float
-    test_loss: float | None
-    metrics: dict[str, dict[str, float | None]]
-
-
-class FiguresPart(Part, frozen=True, kw_only=True, tag="figures_part"):
+class FiguresFacts(_Facts, frozen=True, kw_only=True, tag="figures"):
     """What an evaluation gave, from the hub with the labels."""
 
     figures: EvaluationFigures | None
@@ -294,16 +212,56 @@ class FiguresPart(Part, frozen=True, kw_only=True, tag="figures_part"):
     """The clients whose rows are not in these figures."""
 
 
-class ModelPart(Part, frozen=True, kw_only=True, tag="model"):
-    """A silo's block at the end, if all agreed to share the model."""
+class ModelFacts(_Facts, frozen=True, kw_only=True, tag="model"):
+    """What goes with a silo's block at the end."""
 
-    block: NamedArraysInFiles
     preparation: Json | None = None
+    """How its columns become features."""
 
 
-AnyPart = PhiPart | ScoresPart | SlopePart | FiguresPart | ModelPart
-Published = Hello | Opening | AnyPart
-PublishedKind = Literal["hello", "opening", "phi_part", "scores_part", "slope_part", "figures_part", "model"]
+class Part(Message, frozen=True, kw_only=True, tag="part"):
+    """What one party sends another of a flow of :class:`tdcd.core.round.Round`.
+
+    ======== ============== ==================================================================================
+    flow     link           arrays
+    ======== ============== ==================================================================================
+    block    hub to client  the hub's block; ``memory.`` and a name: the client's memory, if its update has one
+    phi      client to hub  the round, a dot and a name: phi of the client's rows of that round's minibatches
+    phi      hub to hub     phi of the round's minibatches, which may be some rounds ahead
+    slope    hub to hub     the slope of every row's loss, or what else the steps need; ``weights`` of the rows
+    received hub to client  the others' phi of the client's rows, or the slopes there; ``weights`` of the rows
+    block    client to hub  the client's block after its steps, and its memory
+    evaluated hub to client the hub's block, whose scores are wanted
+    scores   client to hub  ``train`` and, if it has held-out rows, ``test``: phi of all the client's rows
+    scores   hub to hub     the same of all samples; ``intercept``: what is left of phi where the silo is dropped
+    figures  hub to hub     none: see :class:`FiguresFacts`
+    model    hub to hub     a silo's block at the end, if all agreed to share the model
+    ======== ============== ==================================================================================
+
+    Where clients are left out, ``absent`` is 1 for their samples (of scores ``train_absent`` and ``test_absent``). A
+    client that steps then receives ``present``, how many samples are left of each minibatch, and ``rows``, how many
+    the silo's clients that take part hold.
+    """
+
+    flow: FlowName
+    arrays: NamedArraysInFiles = msgspec.field(default_factory=dict)
+    """As the flow's codec has them."""
+    digests: dict[str, str] = msgspec.field(default_factory=dict)
+    """Between hubs: the digest of what each hub sent in the exchange of the round before, if it sends several hubs the
+    same."""
+    group: Group | None = None
+    """Of blocks that are added up: with whose."""
+    facts: ScoresFacts | FiguresFacts | ModelFacts | None = None
+    """What is no array."""
+
+    @property
+    def kind(self) -> str:
+        """The flow."""
+        return self.flow
+
+
+Published = Hello | Opening | Part
+PublishedKind = Literal["hello", "opening"] | FlowName
 
 
 class Want(Message, frozen=True, kw_only=True, tag="want"):
@@ -369,11 +327,12 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
 
     block: NamedArrays
     memory: NamedArrays = msgspec.field(default_factory=dict)
-    outbox: tuple[Published, ...] = ()
+    outbox: tuple[Published | FormerPart, ...] = ()
     digests: dict[int, dict[str, str]] = msgspec.field(default_factory=dict)
     unrecorded: tuple[BoundedCount, ...] = ()
     best: Best | None = None
     courses: Courses = NO_COURSES
+    control: StepControl = NO_CONTROL
     candidates: NamedArrays = msgspec.field(default_factory=dict)
     recorded: int = 0
     rows: tuple[Digest, ...] = ()
@@ -390,10 +349,10 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     in_block: bool
     peers: tuple[str, ...]
     unaware: tuple[str, ...]
-    outbox: tuple[Published, ...]
+    outbox: tuple[Published | FormerPart, ...]
 
 
-_OfClient = Enrol | ColumnSummary | Ready | Phi | ClientBlock | Diverged | Scores | Bye
-_OfHub = Who | Welcome | Prepare | Evaluate | Begin | Steps | Stop | Published | Want | Gone | Checkpoint | Ended
+_OfClient = Enrol | ColumnSummary | Ready | Diverged | Bye
+_OfHub = Who | Welcome | Prepare | Stop | Published | Want | Gone | Checkpoint | Ended
 _OfDialogue = AlignHello | AlignIds | AlignRows | AlignCommon | PredictHello | PredictScores
 AnyMessage = _OfClient | _OfHub | _OfDialogue

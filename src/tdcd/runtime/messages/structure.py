@@ -50,7 +50,7 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
     code: Code
     # No axis is taken as it is, not even beside one of length 0.
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=MOST_NUMBERS)], ...], Meta(max_length=32)]
-    # No field, which would be in the header; each array has its own, see :meth:`filled`.
+    # No field, which would be in the header; each array's own numbers are put into its ``__dict__``.
     values: ClassVar[NDArray[Any]]
     """The numbers."""
 
@@ -59,17 +59,22 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
         """The numbers of a NumPy array."""
         found = np.asarray(values, order="C")
         code: Any = found.dtype.str
-        return cls(code, found.shape).filled(found)
+        array = cls(code, found.shape)
+        array.__dict__["values"] = found
+        return array
 
     @classmethod
     def maybe(cls, values: Any) -> Self | None:
         """The same; None of None."""
         return None if values is None else cls.of(values)
 
-    def filled(self, values: NDArray[Any]) -> Self:
-        """The same array with its numbers."""
-        self.__dict__["values"] = values
-        return self
+
+class EvaluationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The global model's loss and metrics: see :class:`tdcd.records.history.Record`."""
+
+    train_loss: float
+    test_loss: float | None
+    metrics: dict[str, dict[str, float | None]]
 
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -148,13 +153,6 @@ class Message(
     def replace(self, **changes: Any) -> Self:
         """The same message with other values in some fields."""
         return msgspec.structs.replace(self, **changes)
-
-
-class Part(Message, frozen=True, kw_only=True):
-    """A hub's part of an exchange."""
-
-    received: dict[str, str]
-    """The digest of what each hub sent in the exchange of the round before, if it sends several hubs the same."""
 
 
 _bytes_of = attrgetter("values.nbytes")

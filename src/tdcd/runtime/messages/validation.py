@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,29 @@ def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> ND
     return found
 
 
-def take_all(arrays: NamedArrays, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
-    """The same of every array of a layout, by name."""
+def take_all(
+    arrays: NamedArrays, layout: Mapping[str, tuple[str, tuple[int, ...]]], others: Collection[str] = ()
+) -> dict[str, NDArray[Any]]:
+    """The same of every array of a layout, by name; there may be ``others``, but none besides."""
     taken = {}
     for name, (dtype, shape) in layout.items():
         if name not in arrays:
             raise RejectedMessage(f"it has no array '{name}'")
         taken[name] = take(arrays[name], name, dtype, shape)
+    if len(arrays) > len(taken):
+        for name in arrays:
+            if name not in taken and name not in others:
+                raise RejectedMessage(f"it has an array '{name}', which nobody asked for")
     return taken
+
+
+def take_masks(arrays: NamedArrays, sizes: Mapping[str, int], may_leave_out: bool) -> None:
+    """Refuse arrays that say which samples are absent, unless clients may be left out and they are 0 or 1."""
+    for name, size in sizes.items():
+        if name in arrays:
+            if not may_leave_out:
+                raise RejectedMessage(LEAVES_OUT)
+            take_mask(arrays[name], name, size)
 
 
 def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
@@ -68,15 +83,15 @@ def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:
     return found.astype(np.bool_)
 
 
-def take_weights(array: Array | None, dtype: str, shape: Sequence[int], wanted: bool) -> NDArray[Any] | None:
+def take_weights(arrays: NamedArrays, dtype: str, shape: Sequence[int], wanted: bool) -> NDArray[Any] | None:
     """What samples weigh, numbers of at least 0; None if the configuration gives all the same weight."""
-    if (array is None) == wanted:
+    if ("weights" not in arrays) == wanted:
         raise RejectedMessage(
             "it has no array 'weights'" if wanted else "'weights' are of samples that all weigh the same"
         )
-    if array is None:
+    if not wanted:
         return None
-    found = take(array, "weights", dtype, shape)
+    found = take(arrays["weights"], "weights", dtype, shape)
     if (found < 0).any():
         raise RejectedMessage("'weights' must be at least 0")
     return found

@@ -20,7 +20,7 @@ import numpy as np
 from tdcd.runtime.messages.messages import AnyMessage
 from tdcd.runtime.messages.structure import DTYPES, MOST_NUMBERS, Message
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Of messages. Parties of different protocols have no link."""
 FORMAT = 5
 """Of files, and of the digests in them. A version continues runs whose checkpoints have its format."""
@@ -115,7 +115,7 @@ def _fill(message: Message, data: bytes, end: int) -> None:
             raise RejectedMessage("it is not a message: an array is longer than what arrived")
         if not count and math.prod(filter(None, shape)) > MOST_NUMBERS:
             raise RejectedMessage(f"it is not a message: an array of shape {[*shape]} has too many numbers")
-        array.filled(np.ndarray(shape, dtype, data, place) if count else np.empty(shape, dtype))
+        array.__dict__["values"] = np.ndarray(shape, dtype, data, place) if count else np.empty(shape, dtype)
         place = end + -end % 8
         is_padded &= data[end:place] == _PADDING[end % 8]
     if place != len(data):

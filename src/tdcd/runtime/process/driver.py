@@ -84,7 +84,10 @@ class HubDriver:
         self._missing_since: dict[str, float] = {}
         self._num_unaware = -1 if hub.shutdown is None else len(hub.shutdown.unaware)
         self._disk_errors, self._last_error = 0, ""
-        self._timing = hub.job.timing
+        self._period, self._most_unsaved = (
+            hub.job.timing.period(hub.job.hubs.index(hub.name)),
+            most_unsaved(hub.job.timing),
+        )
         self._saving: HubState | None = None
         self._is_held = False
         """Whether the hub stays where it is until a state is durable."""
@@ -147,9 +150,8 @@ class HubDriver:
         disk has taken a state, and then asked for again.
         """
         hub, was_held = self.hub, self._is_held
-        began = hub.round - hub.round % self._timing.period(hub.job.hubs.index(hub.name))
-        unsaved = began - self.folder.durable_round
-        self._is_held = hub.shutdown is None and bool(hub.peers) and unsaved > most_unsaved(self._timing)
+        unsaved = hub.round - hub.round % self._period - self.folder.durable_round
+        self._is_held = hub.shutdown is None and bool(hub.peers) and unsaved > self._most_unsaved
         if self._is_held and not was_held:
             event("held", logging.ERROR, round=hub.round, durable=self.folder.durable_round, why=self._last_error)
         elif was_held and not self._is_held:

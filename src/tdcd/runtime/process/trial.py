@@ -17,15 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tdcd.config import Config, SiloSection, check_config, override, read_config
+from tdcd.config.checks import FEWEST_LEFT
 from tdcd.config.members import variant_of
-from tdcd.config.protection import FEWEST_LEFT
 from tdcd.config.resolve import Plan, plan
 from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import SiloIds
 from tdcd.pages.report import write_report
 from tdcd.records.files import write_durably
 from tdcd.records.manifest import Manifest
-from tdcd.records.patience import Best
 from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.compute.client_data import shards
@@ -237,7 +236,7 @@ class Trial:
         if codes[worst]:
             return RunOutcome(_ENDINGS.get(codes[worst], "refused"), self._last_words(worst))
         history = RunFolder(self.folder / "silos" / self.job.config.silos[0].name).history()
-        reason = self.job.stopping.in_words(Best.of(history), history[-1].round)
+        reason = self.job.stopping.ending(history)
         without = [f"without {party}, which ended early: see {self._log(party)}" for party in self.lost]
         return RunOutcome("finished", "; ".join([*([reason] if reason else []), *without]))
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tdcd.pages.kit.words import bytes_in_words
+from tdcd.pages.kit.formats import bytes_in_words
 from tdcd.runtime.process.trial import Trial
 
 

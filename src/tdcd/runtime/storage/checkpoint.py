@@ -9,11 +9,20 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from tdcd.records.files import PRIVATE, sync_folder, write_all, write_durably
-from tdcd.records.mark import Mark
+from tdcd.records.files import PRIVATE, Mark, sync_folder, write_all, write_durably
 from tdcd.runtime.machine.hub import Shutdown
 from tdcd.runtime.machine.instructions import HubState
-from tdcd.runtime.messages.messages import Checkpoint, Ended
+from tdcd.runtime.messages.former_parts import FiguresPart, FormerPart, ModelPart, PhiPart, ScoresPart, SlopePart
+from tdcd.runtime.messages.messages import (
+    Checkpoint,
+    Ended,
+    FiguresFacts,
+    Hello,
+    ModelFacts,
+    Opening,
+    Part,
+    ScoresFacts,
+)
 from tdcd.runtime.messages.structure import arrays_of, named
 from tdcd.runtime.messages.wire import IN_FILES, RejectedMessage, decode, encode
 from tdcd.runtime.storage.failpoints import failpoint
@@ -76,6 +85,7 @@ class Checkpoints:
             unrecorded=state.unrecorded,
             best=state.best,
             courses=state.courses,
+            control=state.control,
             candidates=named(state.candidates),
             recorded=state.recorded,
             rows=state.rows,
@@ -169,7 +179,7 @@ def _read(path: Path, hub: str, run: str | None) -> HubState:
         found.run,
         found.round,
         arrays_of(found.block),
-        found.outbox,
+        tuple(_as_part(one) for one in found.outbox if not isinstance(one, Hello | Opening)),
         found.digests,
         found.recorded,
         found.rows,
@@ -181,6 +191,7 @@ def _read(path: Path, hub: str, run: str | None) -> HubState:
         found.courses,
         arrays_of(found.candidates),
         found.hubs,
+        found.control,
     )
 
 
@@ -207,4 +218,26 @@ def read_shutdown(path: Path, hub: str, run: str | None) -> Shutdown:
     if not isinstance(found, Ended) or (run is not None and found.run != run):
         raise RejectedMessage(f"it is a '{found.kind}' of run {found.run}, and this is run {run}")
     end = (found.status, found.reason, found.in_block)
-    return Shutdown(hub, found.run, found.round, *end, found.peers, found.outbox, set(found.unaware))
+    outbox = tuple(one if isinstance(one, Hello | Opening) else _as_part(one) for one in found.outbox)
+    return Shutdown(hub, found.run, found.round, *end, found.peers, outbox, set(found.unaware))
+
+
+def _as_part(found: Part | FormerPart) -> Part:
+    """What a hub sent, as it is sent now."""
+    if isinstance(found, Part):
+        return found
+    part = Part(found.sender, found.receiver, found.round, found.run, flow="phi", digests=found.received)
+    if isinstance(found, FiguresPart):
+        facts = FiguresFacts(figures=found.figures, absent=found.absent, unscored=found.unscored)
+        return part.replace(flow="figures", facts=facts)
+    if isinstance(found, ModelPart):
+        return part.replace(flow="model", arrays=found.block, facts=ModelFacts(preparation=found.preparation))
+    arrays = {} if not isinstance(found, PhiPart) else dict(found.arrays)
+    names = ("slope", "weights", "train", "test", "train_absent", "test_absent", "intercept")
+    arrays |= {name: getattr(found, name) for name in names if getattr(found, name, None) is not None}
+    if isinstance(found, ScoresPart):
+        scored = ScoresFacts(penalty=found.penalty, absent=found.absent, unscored=found.unscored)
+        return part.replace(flow="scores", arrays=arrays, facts=scored)
+    if found.absent is not None:
+        arrays["absent"] = found.absent
+    return part.replace(flow="slope" if isinstance(found, SlopePart) else "phi", arrays=arrays)

@@ -29,10 +29,9 @@ from numpy.typing import NDArray
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.predictions import Named, write_held_out
-from tdcd.records.files import write_durably
+from tdcd.records.files import Mark, write_durably
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of
-from tdcd.records.mark import Mark
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.job import Job
@@ -299,7 +298,7 @@ class HubFolder:
             }
         )
         data = keyed(handshake.secret, dict(zip(handshake.clients, handshake.rows(), strict=True)))
-        self._manifest.note(schedule_of(job.settings, sample_index.num_samples), data)
+        self._manifest.note(schedule_of(job.settings.at(sample_index.num_samples), sample_index.num_samples), data)
 
     def save_figures(self, handshake: Handshake, line: Append) -> None:
         """Write what the model of a line that stays says of subsets of silos, and of the held-out samples."""

@@ -8,13 +8,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tdcd.records.files import parse_json, read_plain
+from tdcd.records.files import Mark, marks_of, parse_json, read_plain
 from tdcd.records.history import Record
-from tdcd.records.mark import Mark, marks_of
 from tdcd.runtime.job import WAY_ON
 from tdcd.runtime.machine.instructions import Absence, HubState
 from tdcd.runtime.storage.checkpoint import Checkpoints
@@ -124,6 +123,10 @@ def absence_line(absence: Absence, nonce: str, before: Mark) -> tuple[str, Mark]
     return json.dumps({**asdict(absence), "digest": mark.digest}), mark
 
 
+_FORMER = {"evaluate": "evaluated", "begin": "block", "steps": "received"}
+"""What questions were called in version 0.2."""
+
+
 def read_absences(
     path: Path, lines: Sequence[str], nonce: str, clients: Sequence[str], newest: HubState | None
 ) -> tuple[list[Absence], Mark]:
@@ -141,7 +144,7 @@ def read_absences(
         mark = None if absence is None else absence_line(absence, nonce, marks[-1])[1]
         if absence is None or mark is None or digest != mark.digest or absence.client not in clients:
             raise ValueError(f"{path}, line {number} is not as it was written: {line[:80]!r}. {WAY_ON}")
-        absences.append(absence)
+        absences.append(replace(absence, question=_FORMER.get(absence.question or "", absence.question)))
         marks.append(mark)
     difference = "" if newest is None else newest.absences.difference(marks)
     if difference:

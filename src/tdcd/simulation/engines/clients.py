@@ -14,8 +14,7 @@ from tdcd.federation.hosts import row_bytes
 from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, padded, run_rounds
-from tdcd.simulation.engines.clients_layout import Own, Shared
-from tdcd.simulation.engines.clients_program import ClientsProgram
+from tdcd.simulation.engines.clients_program import ClientsCall, ClientsData, ClientsProgram
 from tdcd.simulation.host_tables import HostLayout
 from tdcd.simulation.staging import StagingBuffers
 
@@ -61,9 +60,9 @@ class ClientsEngine:
 
     def _per_client(self, figures: Callable[[Silo], NDArray[Any]], run: int, silo: int, empty: float) -> NDArray[Any]:
         """``[K]``: a figure of each client, and ``empty`` where devices have room for one more."""
-        found = figures(self._problem.runs[run].federation.silos[silo])
-        room = self._placers[run][silo].num_clients - len(found)
-        return np.pad(found, (0, room), constant_values=empty)
+        values = figures(self._problem.runs[run].federation.silos[silo])
+        room = self._placers[run][silo].num_clients - len(values)
+        return np.pad(values, (0, room), constant_values=empty)
 
     @classmethod
     def supports(cls, problem: Problem) -> str | None:
@@ -84,16 +83,16 @@ class ClientsEngine:
         the loop around them, so several are compiled into one pass of it.
         """
         problem, placers, settings = self._problem, self._placers[0], self._problem.settings
-        several = len(problem.runs) > 1
+        is_batch = len(problem.runs) > 1
         shapes = [table.shape[1:] for table in problem.tables]
         per_row = [
-            activation_size_per_row(*one) if cpu else math.prod(one[1])
-            for one in zip(problem.blocks, shapes, strict=True)
+            activation_size_per_row(block, shape) if cpu else math.prod(shape)
+            for block, shape in zip(problem.blocks, shapes, strict=True)
         ]
         each = [p.usual * row for p, row in zip(placers, per_row, strict=True)]
-        numbers = max(p.num_clients * one for p, one in zip(placers, each, strict=True))
+        numbers = max(p.num_clients * size for p, size in zip(placers, each, strict=True))
         # Mapped over runs, every run would work on all numbers of rows rather than on one.
-        heavy = numbers > HEAVY and max(each) > TINY and not several
+        heavy = numbers > HEAVY and max(each) > TINY and not is_batch
         in_turn = heavy and cpu and max(p.num_clients for p in placers) > 1
         cells = 4 * sum(placer.num_clients * placer.usual for placer in placers)
         shipped = sum(row_bytes(table) for table in problem.tables) * problem.batch_size if self._labels is None else 0
@@ -112,7 +111,7 @@ class ClientsEngine:
             prefixes=tuple(p.padding.prefixes() if in_turn else () for p in placers),
             in_turn=in_turn,
             together=not cpu,
-            unroll=min(5, settings.local_steps) if numbers < TINY and not several else 1,
+            unroll=min(5, settings.local_steps) if numbers < TINY and not is_batch else 1,
             num_samples=problem.federation.num_samples,
             runs=len(problem.runs),
             devices=problem.devices,
@@ -143,7 +142,10 @@ class ClientsEngine:
                 weights = devices.put(self._buffers.take("weights", problem.weights, ids, rounds).ravel())
             ids = _renumbered(ids, rounds)
             if not by_host:
-                placed = [[_with_rows(one, own) for one in run] for run, own in zip(placed, ids, strict=True)]
+                placed = [
+                    [_with_rows(placement, numbers) for placement in run]
+                    for run, numbers in zip(placed, ids, strict=True)
+                ]
         step_size, l2 = problem.numbers()
         own = own._replace(
             ids=devices.put(problem.over_runs(padded(ids, rounds))),
@@ -157,7 +159,7 @@ class ClientsEngine:
             step_size=step_size,
             l2=l2,
         )
-        return Call(num_rounds, memory, (Shared(tables, labels, weights), own, num_rounds))
+        return Call(num_rounds, memory, (ClientsData(tables, labels, weights), own, num_rounds))
 
     def run(self, state: State, call: Call) -> State:
         """See :meth:`tdcd.simulation.engines.base.Engine.run`."""
@@ -165,10 +167,10 @@ class ClientsEngine:
         self._buffers.sent(call.memory, advanced)
         return advanced
 
-    def _absent(self, first_round: int, ids: NDArray[np.int32]) -> Own:
+    def _absent(self, first_round: int, ids: NDArray[np.int32]) -> ClientsCall:
         """Who answers in these rounds, in terms of shares and samples; only those parts are filled in."""
         problem, rounds = self._problem, range(first_round, first_round + ids.shape[1])
-        own = Own(*[None] * len(Own._fields))._replace(shares=self._shares)
+        own = ClientsCall(*[None] * len(ClientsCall._fields))._replace(shares=self._shares)
         if problem.variant.all_answer:
             return own
         present = np.ones(ids.shape, bool)
@@ -214,12 +216,12 @@ class ClientsEngine:
         """The only run's placements on the devices of several hosts, silo by silo."""
         return [
             Placement(
-                self._by_round([one.positions], 1),
-                self._by_round([one.counts], 1),
+                self._by_round([placement.positions], 1),
+                self._by_round([placement.counts], 1),
                 own,
-                self._by_round([padded_slots(one)]),
+                self._by_round([padded_slots(placement)]),
             )
-            for one, own in zip(placements, rows, strict=True)
+            for placement, own in zip(placements, rows, strict=True)
         ]
 
     def _put(self, placements: Sequence[Placement]) -> Placement:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +11,55 @@ from jax import Array
 
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block, phi_of_first
-from tdcd.core import algorithm
+from tdcd.core import algorithm, presence
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
 from tdcd.core.codecs.codec import BLOCKS, TO_CLIENTS, TO_HUB, Codec, Sending, Wire, is_identity, sends_whole
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.presence import Remaining
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Placement
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import State, TracedObjective
-from tdcd.simulation.engines.clients_layout import Own, Shared
 from tdcd.simulation.ranges import add_parts, in_range, magnitudes_of, track_largest
+
+
+class ClientsData(NamedTuple):
+    """The samples, which all runs share: arrays, or how they are spread over devices, as in :class:`ClientsCall`."""
+
+    features: Any
+    """Of each silo ``[M, ...]``, or the rows that a call is about. On several hosts, of each device's clients, or None
+    if the rows of a call come with their placements."""
+    labels: Any
+    weights: Any = None
+    """``[M]``: what each sample weighs, if not all weigh the same."""
+
+
+class ClientsCall(NamedTuple):
+    """The minibatches and settings of one run for a call of R rounds."""
+
+    ids: Any
+    """``[R, E, B]``."""
+    placements: Any
+    """One per silo."""
+    held: Any
+    """Of each silo ``[K]``: n_k."""
+    numbers: Any
+    """Of each silo ``[K]``: 0, 1, 2 ... for its clients."""
+    shares: Any
+    """Of each silo ``[K]``: n_k / M; ``[R, K]`` if clients may be absent."""
+    present: Any
+    """``[R, E, B]``: which samples every silo has a client for in that round; None if all clients answer."""
+    remaining: Any
+    """Of each silo ``[R]``: how many samples the clients that answer hold; None if all answer."""
+    rounds: Any
+    """``[R]``: the rounds' numbers."""
+    seed: Any
+    """See :class:`tdcd.core.codecs.codec.Sending`."""
+    step_size: Any
+    l2: Any
+    """None if it is compiled in."""
 
 
 class Exchanged:
@@ -30,20 +67,23 @@ class Exchanged:
 
     def __init__(self, phis: list[Array], variant: Variant, seed: Any, round_index: Array) -> None:
         """Take every hub's phi."""
-        exchange, self._dropout = variant.exchange, variant.dropout
-        self.phis, self._exchange, self._route = phis, exchange, variant.knowledge.route
+        self.phis, self._variant = phis, variant
         self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
-        self._sent: list[Wire] = [exchange.encode(*both) for both in zip(phis, self._sendings, strict=True)]
+        self._sent: list[Wire] = [
+            variant.exchange.encode(phi, sending) for phi, sending in zip(phis, self._sendings, strict=True)
+        ]
 
     def own(self, silo: int) -> Array:
         """The hub's own phi, as it sent it; as it is, if it is not sent."""
-        if not self._route.receivers(silo, len(self.phis)):
+        variant = self._variant
+        if not variant.knowledge.route.receivers(silo, len(self.phis)):
             return self.phis[silo]
-        return self._dropout.decode(self._exchange, self._sent[silo], self._sendings[silo])
+        return presence.decode(variant.dropout, variant.exchange, self._sent[silo], self._sendings[silo])
 
     def others(self, silo: int) -> Array:
         """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
-        return self._dropout.sum_others(self._exchange, self._sent, silo, self._sendings)
+        variant = self._variant
+        return presence.sum_counted(variant.dropout, variant.exchange, self._sent, silo, self._sendings)
 
 
 @dataclass(frozen=True)
@@ -68,19 +108,19 @@ class ClientsProgram:
     runs: int
     devices: Devices
 
-    def axes(self) -> tuple[Shared, Own]:
+    def axes(self) -> tuple[ClientsData, ClientsCall]:
         """Each device has some clients, and some rows for phi; on several hosts, those of its clients."""
         rows = spec(2) if self.devices.hosts is None else spec(1)
         placement = Placement(positions=spec(1), counts=spec(1), rows=rows, slots=WHOLE)
         per_client = spec(0) if self.variant.all_answer else spec(1)
-        own = Own(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
-        return Shared(self.devices.tables, WHOLE, WHOLE), own
+        own = ClientsCall(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
+        return ClientsData(self.devices.tables, WHOLE, WHOLE), own
 
-    def lay_out(self, shared: Shared, own: Own) -> Own:
+    def lay_out(self, shared: ClientsData, own: ClientsCall) -> ClientsCall:
         """Nothing to do in advance."""
         return own
 
-    def one_round(self, state: State, shared: Shared, own: Own, index: Array) -> State:
+    def one_round(self, state: State, shared: ClientsData, own: ClientsCall, index: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         own = self._now(own, index)
         silos = range(len(self.blocks))
@@ -96,7 +136,7 @@ class ClientsProgram:
             self.variant.hub_update.step(block, average, remembered)
             for block, average, remembered in zip(state.blocks, summed, state.updates, strict=True)
         ]
-        past = [_remember(*both) for both in zip(state.blocks, state.past, strict=True)]
+        past = [_remember(*blocks) for blocks in zip(state.blocks, state.past, strict=True)]
         ended = [
             self._ended(silo, own.rounds, state, now) if self.variant.timing.period(silo) > 1 else (*now, ())
             for silo, now in enumerate(moved)
@@ -105,9 +145,9 @@ class ClientsProgram:
         largest = track_largest(state.largest, exchanged.phis, magnitudes)
         return State(blocks, updates, past, pending, largest, carried)
 
-    def _parted(self, stepped: dict[int, Any], state: State, own: Own) -> tuple[dict[int, Tree], list[Tree]]:
+    def _parted(self, stepped: dict[int, Any], state: State, own: ClientsCall) -> tuple[dict[int, Tree], list[Tree]]:
         """The clients' blocks, and their memories; those of clients that do not answer stay."""
-        blocks, memories = {silo: both[0] for silo, both in stepped.items()}, []
+        blocks, memories = {silo: moved[0] for silo, moved in stepped.items()}, []
         for silo, before in enumerate(state.carried):
             answered = jnp.ones_like(own.shares[silo], bool) if own.present is None else own.shares[silo] > 0
 
@@ -128,7 +168,7 @@ class ClientsProgram:
         now = jax.tree.map(lambda new, old: jnp.where(ends, new, old), pending, before)
         return *now, pending
 
-    def _now(self, own: Own, index: Array) -> Own:
+    def _now(self, own: ClientsCall, index: Array) -> ClientsCall:
         """Round ``index`` of a call."""
 
         def at(part: Any) -> Any:
@@ -137,7 +177,7 @@ class ClientsProgram:
         parts = {name: at(getattr(own, name)) for name in ("ids", "placements", "present", "remaining", "rounds")}
         return own._replace(**parts, shares=own.shares if own.present is None else at(own.shares))
 
-    def _phi(self, silo: int, block: Tree, shared: Shared, own: Own) -> Array:
+    def _phi(self, silo: int, block: Tree, shared: ClientsData, own: ClientsCall) -> Array:
         """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
         slots, features = own.placements[silo].slots, self._rows(silo, shared, own)
         if self.devices.hosts is not None:
@@ -145,26 +185,26 @@ class ClientsProgram:
         sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
         return algorithm.stack(self.devices.gather(sent, axis=1), slots)
 
-    def _rows(self, silo: int, shared: Shared, own: Own) -> Array:
+    def _rows(self, silo: int, shared: ClientsData, own: ClientsCall) -> Array:
         """The features that this device computes phi of: ``[E, B, ...]``, or on several hosts ``[K, E, P, ...]``."""
         rows: Array = own.placements[silo].rows
         return (rows if shared.features is None else shared.features[silo][rows]).astype(own.held[0].dtype)
 
-    def _hub_phi(self, silo: int, state: State, shared: Shared, own: Own) -> Array:
+    def _hub_phi(self, silo: int, state: State, shared: ClientsData, own: ClientsCall) -> Array:
         """The phi that the silo's hub sends: line 11."""
         variant, block = self.variant, state.blocks[silo]
         if variant.timing.depth:
             age = variant.timing.age(silo, own.rounds)
             block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
         phi, alone = self._phi(silo, block, shared, own), self._alone(silo, block, shared, own)
-        phi = variant.dropout.dropped(phi, Sending(own.seed, own.rounds, silo, phi.shape), alone)
-        return self._from_clients(silo, phi, own)
+        kept = variant.dropout.kept_rows(Sending(own.seed, own.rounds, silo, phi.shape))
+        return self._from_clients(silo, presence.counted(phi, kept, alone), own)
 
-    def _alone(self, silo: int, block: Tree, shared: Shared, own: Own) -> Any:
+    def _alone(self, silo: int, block: Tree, shared: ClientsData, own: ClientsCall) -> Any:
         table = own.placements[silo].rows if shared.features is None else shared.features[silo]
         return self.variant.dropout.alone(silo, block, self.blocks[silo].phi, table.shape[-1])
 
-    def _from_clients(self, silo: int, phi: Array, own: Own) -> Array:
+    def _from_clients(self, silo: int, phi: Array, own: ClientsCall) -> Array:
         """The silo's phi as its hub gets it from the clients."""
         if is_identity(self.variant.client_exchange):
             return phi
@@ -176,22 +216,23 @@ class ClientsProgram:
         num_batches, batch_size, _ = phi.shape
         where = jnp.where(real, self._places(positions, batch_size), num_batches * batch_size)
         put = jnp.zeros_like(phi).reshape(-1, phi.shape[-1]).at[where].set(sent, mode="drop").reshape(phi.shape)
-        return self.variant.dropout.cleared(self.devices.sum(put), Sending(own.seed, own.rounds, silo, phi.shape))
+        sending = Sending(own.seed, own.rounds, silo, phi.shape)
+        return presence.counted_again(self.variant.dropout, self.devices.sum(put), sending)
 
-    def _per_client(self, silo: int, rows: Array, stream: int, shape: tuple[int, ...], own: Own) -> Array:
+    def _per_client(self, silo: int, rows: Array, stream: int, shape: tuple[int, ...], own: ClientsCall) -> Array:
         """Every client's rows ``[K, E, P, C]`` after they were sent between it and its hub."""
         placed = self._places(own.placements[silo].positions, shape[1])
 
-        def one(rows: Array, places: Array) -> Array:
+        def transmit(rows: Array, places: Array) -> Array:
             return sent(self.variant.client_exchange, rows, Sending(own.seed, own.rounds, silo, shape, stream, places))
 
-        return jax.vmap(one)(rows, placed)
+        return jax.vmap(transmit)(rows, placed)
 
     def _places(self, positions: Array, batch_size: int) -> Array:
         """``[K, E, P]``: which of the round's E * B samples each row is."""
         return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
-    def _stepped(self, state: State, shared: Shared, own: Own, exchanged: Exchanged) -> dict[int, Tree]:
+    def _stepped(self, state: State, shared: ClientsData, own: ClientsCall, exchanged: Exchanged) -> dict[int, Tree]:
         """Of each silo the clients' blocks ``[K, ...]`` after their local steps: lines 13 to 19."""
         stepped: dict[int, Tree] = {}
         alone = [(silo,) for silo in range(len(self.blocks))]
@@ -205,10 +246,13 @@ class ClientsProgram:
                 )
                 for silo in silos
             ]
-            stepped.update(zip(silos, in_one_batch(steps, ready), strict=True))
+            moved = [steps(*ready[0])] if len(silos) == 1 else in_one_batch(steps, ready)
+            stepped.update(zip(silos, moved, strict=True))
         return stepped
 
-    def _steps(self, silo: int, own: Own, block: Tree, minibatches: tuple[Minibatch, Array], carried: Any) -> Tree:
+    def _steps(
+        self, silo: int, own: ClientsCall, block: Tree, minibatches: tuple[Minibatch, Array], carried: Any
+    ) -> Tree:
         """The local steps of a silo's clients, all from its hub's block."""
         objective = TracedObjective.of(self.objective, own.l2)
         descent = Descent(
@@ -226,12 +270,14 @@ class ClientsProgram:
             steps=self.steps,
             loop=partial(algorithm.scan, unroll=self.unroll),
         )
-        if carried is None:
-            return self.map_clients(client_steps, minibatches)
-        return self.map_clients(lambda both: client_steps(both[0], memory=both[1]), (minibatches, carried))
+        clients: Any = minibatches if carried is None else (minibatches, carried)
+        steps: Callable[..., Tree] = (
+            client_steps if carried is None else lambda own: client_steps(own[0], memory=own[1])
+        )
+        return jax.lax.map(steps, clients) if self.in_turn else jax.vmap(steps)(clients)
 
     def _minibatches(
-        self, silo: int, state: State, shared: Shared, own: Own, exchanged: Exchanged
+        self, silo: int, state: State, shared: ClientsData, own: ClientsCall, exchanged: Exchanged
     ) -> tuple[Minibatch, Array]:
         """A silo's clients' rows, and how many each has in each minibatch ``[K, E]``."""
         placement, block = own.placements[silo], state.blocks[silo]
@@ -246,10 +292,10 @@ class ClientsProgram:
         )
         places = self._places(placement.positions, own.ids.shape[1])
         sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
-        minibatches = self.variant.dropout.minibatch(minibatches, sending, self._alone(silo, block, shared, own))
-        return minibatches, placement.counts
+        alone = self._alone(silo, block, shared, own)
+        return presence.counted_rows(self.variant.dropout, minibatches, sending, alone), placement.counts
 
-    def _averaged(self, silo: int, stepped: Tree, state: State, own: Own) -> tuple[Tree, Any]:
+    def _averaged(self, silo: int, stepped: Tree, state: State, own: ClientsCall) -> tuple[Tree, Any]:
         """The average of the clients' blocks: line 5.
 
         In fixed point it is in steps, and comes with the largest magnitude of each client's block.
@@ -259,24 +305,24 @@ class ClientsProgram:
             return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
         return algorithm.average(self._received(silo, stepped, state.blocks[silo], own), shares), ()
 
-    def _received(self, silo: int, blocks: Tree, before: Tree, own: Own) -> Tree:
+    def _received(self, silo: int, blocks: Tree, before: Tree, own: ClientsCall) -> Tree:
         """The clients' blocks as their hub gets them."""
         exchange = self.variant.block_exchange
         if sends_whole(exchange):
             return blocks
 
-        def one(block: Tree, client: Array) -> Tree:
+        def transmit(block: Tree, client: Array) -> Tree:
             sending = Sending(own.seed, own.rounds, silo, stream=BLOCKS + client)
             return exchange.decode(exchange.encode(block, before, sending), before, sending)
 
-        return jax.vmap(one)(blocks, own.numbers[silo])
+        return jax.vmap(transmit)(blocks, own.numbers[silo])
 
     def _known(
         self,
         silo: int,
         block: Tree,
-        shared: Shared,
-        own: Own,
+        shared: ClientsData,
+        own: ClientsCall,
         rows: Array,
         exchanged: Exchanged,
         objective: Objective,
@@ -297,19 +343,19 @@ class ClientsProgram:
         start = projected(self._phi(silo, block, shared, own)) if knowledge.needs_phi_start(silo) else None
         return Known(labels[rows], received, start)
 
-    def _weights(self, silo: int, own: Own, num_rows: int) -> Array:
+    def _weights(self, silo: int, own: ClientsCall, num_rows: int) -> Array:
         """``[K, E, P]``: what each client's rows weigh."""
-        placement, held = own.placements[silo], own.held[silo]
-        weigh = partial(algorithm.row_weights, num_rows=num_rows, gradient=self.gradient)
-        if own.present is None:
-            weigh = partial(weigh, num_samples=self.num_samples, batch_size=own.ids.shape[1])
-            return jax.vmap(weigh)(placement.counts, held=held)
-        here = jax.vmap(partial(algorithm.project, own.present[..., None]))(placement.positions)[..., 0]
-        real = here & (jnp.arange(num_rows) < placement.counts[..., None])
-        left = jnp.maximum(jnp.sum(own.present, axis=1), 1)
-        weight = partial(algorithm.row_weight, gradient=self.gradient, num_samples=own.remaining[silo], batch_size=left)
-        weights = jax.vmap(weight)(jnp.sum(real, axis=2), held=held)
-        return jnp.where(real, weights[..., None], 0)
+        placement = own.placements[silo]
+        left = Remaining(self.num_samples, own.ids.shape[1])
+        mask = None
+        if own.present is not None:
+            left = Remaining(own.remaining[silo], jnp.maximum(jnp.sum(own.present, axis=1), 1))
+            mask = jax.vmap(partial(algorithm.project, own.present[..., None]))(placement.positions)[..., 0]
+
+        def weights(counts: Array, held: Array, mask: Array | None) -> Array:
+            return presence.row_weights(left._replace(mask=mask), counts, num_rows, gradient=self.gradient, held=held)
+
+        return jax.vmap(weights)(placement.counts, own.held[silo], mask)
 
     def _step(self, silo: int, descent: Descent) -> Callable[[Moving, Any], Moving]:
         """A local step on as few rows as hold all of the client's."""
@@ -328,12 +374,6 @@ class ClientsProgram:
 
         return shortened
 
-    def map_clients(self, client_steps: Callable[..., Tree], minibatches: Any) -> Tree:
-        """Run the local steps of all clients of a silo; ``minibatches`` have the clients first."""
-        if self.in_turn:
-            return jax.lax.map(client_steps, minibatches)
-        return jax.vmap(client_steps)(minibatches)
-
 
 def _remember(block: Tree, past: Any) -> Any:
     """The hub's earlier blocks after one more round."""
@@ -347,7 +387,7 @@ def sent(exchange: Codec, phi: Array, sending: Sending) -> Array:
     return exchange.decode(exchange.encode(phi, sending), sending)
 
 
-def alike(models: Sequence[Block], variant: Variant, shared: Shared, own: Own) -> list[tuple[int, ...]]:
+def alike(models: Sequence[Block], variant: Variant, shared: ClientsData, own: ClientsCall) -> list[tuple[int, ...]]:
     """The silos in batches: those of one have equal models, periods and numbers of clients, rows and features."""
     batches: dict[Any, tuple[int, ...]] = {}
     tables = shared.features or [placement.rows for placement in own.placements]
@@ -363,8 +403,6 @@ def alike(models: Sequence[Block], variant: Variant, shared: Shared, own: Own) -
 
 def in_one_batch(steps: Callable[..., Tree], ready: Sequence[tuple[Any, ...]]) -> list[Tree]:
     """What ``steps`` makes of each silo's arguments, computed for all of them at once."""
-    if len(ready) == 1:
-        return [steps(*ready[0])]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *ready)
     stepped = jax.vmap(steps)(*stacked)
     return [jax.tree.map(lambda leaf, silo=silo: leaf[silo], stepped) for silo in range(len(ready))]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tdcd.core.schedule import LARGE, is_small
 from tdcd.simulation.drawing import PLACES_AT_ONCE, draw_ids
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, run_rounds
-from tdcd.simulation.engines.flat_program import SEGMENT, FlatProgram, FlatSilo, Own, Shared
+from tdcd.simulation.engines.flat_program import SEGMENT, FlatCall, FlatData, FlatProgram, FlatSilo
 from tdcd.simulation.engines.grouped import GroupedEngine
 from tdcd.simulation.staging import StagingBuffers
 
@@ -33,7 +33,7 @@ class FlatEngine:
         for silo, table in zip(federation.silos, problem.on_device, strict=True):
             silos.append(FlatSilo(table.reshape(samples, -1), hold(problem.shares(silo)), hold(problem.held(silo))))
         owners = hold(np.stack([silo.owner() for silo in federation.silos]))
-        self._problem, self._shared = problem, Shared(silos, owners, hold(problem.labels))
+        self._problem, self._shared = problem, FlatData(silos, owners, hold(problem.labels))
         self._program = FlatProgram(
             objective=problem.runs[0].objective,
             variant=problem.variant,
@@ -79,7 +79,7 @@ class FlatEngine:
         ids = self._drawn_there(wanted.start) if self._draws_there else None
         if ids is None:
             ids = self._sent(self._problem.draw(wanted)[0])
-        return Call(rounds, memory, (self._shared, Own(ids, self._problem.numbers()[0]), rounds))
+        return Call(rounds, memory, (self._shared, FlatCall(ids, self._problem.numbers()[0]), rounds))
 
     def _drawn_there(self, first_round: int) -> Array | None:
         """The minibatches of as many rounds as a call has room for, drawn on the device."""

@@ -37,8 +37,8 @@ class FlatSilo(NamedTuple):
     """``[K]``: n_k."""
 
 
-class Shared(NamedTuple):
-    """What stays from call to call."""
+class FlatData(NamedTuple):
+    """The samples on the device, for all calls."""
 
     silos: list[FlatSilo]
     owners: Array
@@ -47,8 +47,8 @@ class Shared(NamedTuple):
     """``[M]``."""
 
 
-class Own(NamedTuple):
-    """What a call brings."""
+class FlatCall(NamedTuple):
+    """The minibatches of a call of R rounds."""
 
     ids: Array
     """``[R, E, B]``."""
@@ -68,10 +68,10 @@ class Segments(NamedTuple):
     """``[H]``: who holds the segment; K if it is left over."""
 
 
-class Ready(NamedTuple):
-    """A call with its segments cut."""
+class FlatRounds(NamedTuple):
+    """A call with its minibatches cut into segments."""
 
-    own: Own
+    own: FlatCall
     owners: Array
     """``[N, R, E, B]``: which client of each silo holds each sample of the minibatches."""
     segments: Segments
@@ -94,14 +94,14 @@ class FlatProgram:
         """There is one device."""
         return WHOLE, WHOLE
 
-    def lay_out(self, shared: Shared, own: Own) -> Ready:
+    def lay_out(self, shared: FlatData, own: FlatCall) -> FlatRounds:
         """Cut all rounds at once: this takes a fraction of the time that it takes round by round."""
         owners = shared.owners[:, own.ids]
         most = max(len(silo.held) for silo in shared.silos)
         segments = jax.vmap(jax.vmap(jax.vmap(partial(cut, num_clients=most))))(owners)
-        return Ready(own, owners, segments)
+        return FlatRounds(own, owners, segments)
 
-    def one_round(self, state: State, shared: Shared, own: Ready, index: Array) -> State:
+    def one_round(self, state: State, shared: FlatData, own: FlatRounds, index: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         starts = [block["weight"][:, 0] for block in state.blocks]
         ids, owners, segments = own.own.ids[index], own.owners[:, index], [part[:, index] for part in own.segments]

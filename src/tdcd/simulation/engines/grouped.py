@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tdcd.federation.hosts import HostRows, mapped_rows, row_bytes
 from tdcd.federation.placement import Placement, padded_slots, place_alike, shared
 from tdcd.simulation.engines.base import Call, Problem, State, padded, run_rounds
-from tdcd.simulation.engines.grouped_program import GroupedProgram, GroupedRows, GroupedSilo, Own
+from tdcd.simulation.engines.grouped_program import GroupedCall, GroupedProgram, GroupedRows, GroupedSilo
 from tdcd.simulation.engines.groups import ClientGroups
 from tdcd.simulation.engines.stacks import stacked
 from tdcd.simulation.staging import StagingBuffers
@@ -107,7 +107,7 @@ class GroupedEngine:
         firsts = [next(i for i, first in enumerate(placed) if first is placement) for placement in placed]
         layouts = {first: self._layout(ids, first, placed[first]) for first in set(firsts)}
         rows = [self._rows(silo, layouts[first]) for silo, first in enumerate(firsts)]
-        own = Own(self._clients, rows, *self._problem.numbers())
+        own = GroupedCall(self._clients, rows, *self._problem.numbers())
         return Call(num_rounds, memory, (self._features, own, num_rounds))
 
     def run(self, state: State, call: Call) -> State:
@@ -175,8 +175,8 @@ class GroupedEngine:
         assert self._stack is not None
         silos, samples, width = self._stack.shape
         in_each = rows + samples * np.arange(silos)[:, None]
-        found = self._buffers.take("stack", self._stack.reshape(-1, width), in_each, self.rounds_per_call)
-        return found if len(rows) > 1 else found[0]
+        gathered = self._buffers.take("stack", self._stack.reshape(-1, width), in_each, self.rounds_per_call)
+        return gathered if len(rows) > 1 else gathered[0]
 
 
 class _Layout(NamedTuple):

@@ -49,7 +49,7 @@ class GroupedRows(NamedTuple):
     """``[R, E, B]``: where in the groups, one after the other, each sample of the minibatch is; None likewise."""
 
 
-class Own(NamedTuple):
+class GroupedCall(NamedTuple):
     """What is a run's own in a call."""
 
     silos: Any
@@ -77,22 +77,22 @@ class GroupedProgram:
     runs: int
     devices: Devices
 
-    def axes(self) -> tuple[Any, Own]:
+    def axes(self) -> tuple[Any, GroupedCall]:
         """Each device has some of the groups."""
         silo = GroupedSilo(spec(0), spec(0))
         rows = GroupedRows(spec(2), spec(2), spec(2), spec(2), WHOLE)
-        return self.devices.tables, Own([silo] * self.num_silos, [rows] * self.num_silos, WHOLE, WHOLE)
+        return self.devices.tables, GroupedCall([silo] * self.num_silos, [rows] * self.num_silos, WHOLE, WHOLE)
 
-    def lay_out(self, shared: Any, own: Own) -> Own:
+    def lay_out(self, shared: Any, own: GroupedCall) -> GroupedCall:
         """Nothing to do in advance."""
         return own
 
-    def one_round(self, state: State, shared: list[Array] | None, own: Own, index: Array) -> State:
+    def one_round(self, state: State, shared: list[Array] | None, own: GroupedCall, index: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         hubs, silos, rows = [block["weight"] for block in state.blocks], own.silos, own.rows
         shapes = [(silo.shares.shape, groups.labels.shape[2:]) for silo, groups in zip(silos, rows, strict=True)]
         stacks = [_stack(members, hubs, silos) for members in alike([len(hub) for hub in hubs], shapes)]
-        clients = [jnp.broadcast_to(one.hubs, (*one.held.shape, *one.hubs.shape[2:])) for one in stacks]
+        clients = [jnp.broadcast_to(stack.hubs, (*stack.held.shape, *stack.hubs.shape[2:])) for stack in stacks]
         objective = TracedObjective.of(self.objective, own.l2)
         # Silos of a stack step as one; Algorithm 1's loss is the same for all.
         losses = partial(self.variant.knowledge.losses, 0, objective=objective)
@@ -105,8 +105,8 @@ class GroupedProgram:
 
         clients = jax.lax.fori_loop(0, self.steps, step, clients)
         averages: dict[int, Array] = {}
-        for one, blocks in zip(stacks, clients, strict=True):
-            for silo, block in zip(one.silos, jnp.split(blocks, len(one.silos)), strict=True):
+        for stack, blocks in zip(stacks, clients, strict=True):
+            for silo, block in zip(stack.silos, jnp.split(blocks, len(stack.silos)), strict=True):
                 # algorithm.average over both axes of clients, in place: called on the groups one after the other, it
                 # would add in another order, and histories would differ in their last bits.
                 averages[silo] = jnp.einsum(

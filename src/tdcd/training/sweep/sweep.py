@@ -9,14 +9,13 @@ from tdcd.config import check_config
 from tdcd.config.user_code import refuse_code
 from tdcd.records.history import Record
 from tdcd.records.model_file import RESTORE
-from tdcd.records.patience import Stopping
+from tdcd.records.outcome import Stopping, verdict
 from tdcd.records.run_folder import RunFolder
 from tdcd.records.sweep_folder import SweepFolder
-from tdcd.records.verdict import verdict
 from tdcd.training.sweep.grid import Grid, Setting, expand
-from tdcd.training.sweep.runner import SweepProgress, Task, run_all
+from tdcd.training.sweep.runner import RunTask, SweepProgress, run_all
 
-Status = Literal["finished", "diverged", "unfinished"]
+SettingStatus = Literal["finished", "diverged", "unfinished"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Outcome:
     setting: Setting
     history: list[Record]
     """Empty if it has not begun."""
-    status: Status
+    status: SettingStatus
 
     @property
     def final(self) -> Record | None:
@@ -64,10 +63,10 @@ def run_sweep(
     """Run what is missing in ``folder``, and write ``sweep.json`` there, whatever happens on the way.
 
     Raises:
-        Interrupted: ``should_stop`` said so; what was done is in the folder.
+        Interrupted: ``should_stop`` returned True; what was done is in the folder.
     """
     write_json(read_outcomes(grid, folder))
-    tasks = [Task(setting.name, setting.config, folder / setting.name) for setting in grid.settings]
+    tasks = [RunTask(setting.name, setting.config, folder / setting.name) for setting in grid.settings]
     try:
         run_all(tasks, observe=observe, should_stop=should_stop)
     finally:
@@ -102,7 +101,7 @@ def _outcome(setting: Setting, run: RunFolder) -> Outcome:
         return Outcome(setting, [], "unfinished")
     if history[-1].diverged:
         return Outcome(setting, history, "diverged")
-    # A baseline takes other rounds than its configuration said; the folder knows.
+    # A baseline takes other rounds than its configuration has; the folder has the right ones.
     stopping = Stopping.of(check_config(run.config(), str(run.config_file)).model_dump())
     if not stopping.is_complete(history):
         return Outcome(setting, history, "unfinished")

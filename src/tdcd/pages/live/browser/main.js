@@ -83,7 +83,7 @@ async function ask() {
     link.textContent = "live";
   } catch (error) {
     if (!link.classList.contains("lost")) {
-      link.textContent = `no answer since ${new Date().toLocaleTimeString()}: tdcd watch has ended; this is what it said last`;
+      link.textContent = `no answer since ${new Date().toLocaleTimeString()}: tdcd watch has ended; this is its last state`;
     }
     link.className = "link lost";
     console.warn(error);

@@ -1,0 +1,82 @@
+"""The member of the family that ``step_size = "auto"`` chooses, and the settings that go with it.
+
+Linear blocks
+    One local step per round on every sample, and :class:`~tdcd.core.family.scaled.Scaled` steps at the hubs. With
+    steps in each silo's own units more local steps win nothing, and clients that take one do not drift apart: a round
+    is a step of accelerated gradient descent on the whole objective, for any number of clients.
+Other blocks, heads, and losses without a bound of their curvature
+    Plain local steps, and Adam at the hubs on what these changed. An optimiser at the clients would start anew in every
+    round.
+
+In both cases the hubs' steps are :class:`~tdcd.core.family.steered.Steered`.
+"""
+
+from dataclasses import replace
+
+from tdcd.core.family.scaled import Scaled
+from tdcd.core.family.steered import Steered
+from tdcd.core.losses import Loss
+from tdcd.core.settings import AUTO, LOCAL_STEPS, Settings
+from tdcd.core.update import Average, HubUpdate, Sgd
+from tdcd.core.variant import Variant
+
+FIRST_STEP = 1.0
+"""Of scaled steps, over N: with momentum they are stable up to 1.36 where all silos know the same."""
+REACH = 0.01
+"""How far several local steps go along a gradient before a hub scales it: not far, so that it is the one of the round's
+start."""
+MOST_SAMPLES = 1 << 20
+"""Of a minibatch of scaled steps; up to so many, every sample is in each."""
+NETWORK_STEP, NETWORK_BATCH, ADAM_STEP = 0.1, 256, 3e-3
+"""Of other blocks: the clients' steps, the samples of a minibatch, and the hubs' steps."""
+PLAIN_STEPS = (
+    "step_size = 'auto' goes with plain local steps, and {part} = {value} has its own: give step_size a number, or "
+    "leave {part} out"
+)
+
+
+def automatic_l2(loss: Loss, num_samples: int) -> float:
+    """Lambda of linear blocks: a tenth of a sample's weight for amounts, and a whole one for classes, which linear
+    blocks may separate.
+
+    As penalties of scikit-learn these are Ridge(alpha=0.1) and LogisticRegression(C=1).
+    """
+    return (0.1 if loss.target == "amount" else 1.0) / num_samples
+
+
+def automatic(settings: Settings, variant: Variant, *, is_scalable: bool, num_silos: int) -> tuple[Settings, Variant]:
+    """The settings and the member of the family, with all that was left open chosen but the number of samples.
+
+    Args:
+        is_scalable: whether all blocks are linear, scores are sums, and the curvature of the loss has a bound.
+
+    >>> settings, variant = automatic(Settings(), Variant(), is_scalable=True, num_silos=2)
+    >>> settings.local_steps, settings.step_size, variant.hub_update.update.step_size
+    (1, 1.0, 0.5)
+    """
+    if not settings.is_automatic:
+        return settings, variant
+    if type(variant.update) is not Sgd:
+        raise ValueError(PLAIN_STEPS.format(part="update", value=variant.update))
+    steps = settings.local_steps
+    if is_scalable:
+        steps = 1 if steps == AUTO else steps
+        step_size, batch = (1.0 if steps == 1 else REACH / steps), MOST_SAMPLES
+        # Blocks that are D rounds old overshoot as if there were so many more.
+        late = 1 + variant.timing.depth
+        update: HubUpdate = Scaled(FIRST_STEP / (num_silos * late), step_size * steps)
+    else:
+        # Optax is imported only where it is used.
+        from tdcd.core.family.optimizers import HubOptimizer, direction  # noqa: PLC0415
+
+        steps, step_size, batch = (LOCAL_STEPS if steps == AUTO else steps), NETWORK_STEP, NETWORK_BATCH
+        update = HubOptimizer(direction("adam"), ADAM_STEP)
+    chosen = replace(
+        settings,
+        local_steps=steps,
+        step_size=step_size,
+        batch_size=batch if settings.batch_size == AUTO else settings.batch_size,
+        limits_batch=settings.batch_size == AUTO,
+    )
+    given = variant.hub_update
+    return chosen, replace(variant, hub_update=Steered(update if type(given) is Average else given))

@@ -1,0 +1,143 @@
+r"""Steps of a hub, scaled by the curvature of its own silo.
+
+For linear blocks a silo's own part of the Hessian is at most :math:`c H_j`, with
+:math:`H_j = \frac1M \sum_i x_{ij} x_{ij}^\top` and c the bound of the loss's second derivative (1 for the squared loss,
+1/4 for the logistic one). :math:`H_j` is a mean over the silo's rows: every client sends its own once, before round 0,
+and it never leaves the silo. The hub divides what its clients' steps changed by how far they went, which is the
+averaged gradient g, and takes
+
+.. math:: v \leftarrow \beta v + A_j^{-1} g, \qquad
+          \tilde\theta \leftarrow \tilde\theta - \frac{s}{N} \big(\beta v + A_j^{-1} g\big), \qquad
+          A_j = c H_j + (\lambda + \epsilon) I
+
+Nesterov's momentum with a preconditioner. In the variables :math:`w_j = A_j^{1/2} \theta_j` these are plain steps on a
+function with curvature at most 1 in every silo and N overall (docs/theory.md), so that s has no unit: columns may be
+correlated and of any scale. Blocks that overlap between silos are what 1 / N is for.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.core.algorithm import average
+from tdcd.core.codecs.fixed_point import FixedBlocks
+from tdcd.core.lazy import Array, jax, library_of
+from tdcd.core.objective import Tree
+from tdcd.core.trees import map_tree
+from tdcd.core.update import HubUpdate, UpdateState
+
+DAMPING = 1e-3
+r""":math:`\epsilon`, times the mean of the diagonal of :math:`c H_j`."""
+WIDEST = 2048
+"""The most features of a silo whose products are sent in full; of wider ones the diagonal is."""
+MOST_ROWS = 20_000
+"""A client works out its products from so many of its rows at most, evenly spread."""
+
+
+@runtime_checkable
+class CurvedUpdate(HubUpdate, Protocol):
+    """A hub's update that knows the curvature of its silo."""
+
+    def curved(self, state: UpdateState, products: NDArray[Any], curvature: float, l2: float) -> UpdateState:
+        """The state before round 0, from :func:`products` of the silo's rows and the bound of the loss's curvature."""
+        ...
+
+
+def products(features: NDArray[Any]) -> NDArray[np.float64]:
+    r"""A client's :math:`\frac1n \sum_i x_i x_i^\top`, ``[D, D]``; its diagonal ``[D]`` if D is large.
+
+    Sample weights are left out: where one silo has them, the clients of the others do not know them.
+
+    >>> products(np.array([[1.0, 2.0], [3.0, 0.0]])).tolist()
+    [[5.0, 1.0], [1.0, 2.0]]
+    """
+    step = max(1, -(-len(features) // MOST_ROWS))
+    rows = np.asarray(features[::step], np.float64).reshape(len(features[::step]), -1)
+    if not len(rows):
+        return np.zeros(products_shape(int(np.prod(features.shape[1:]))))
+    if rows.shape[1] > WIDEST:
+        return np.asarray((rows**2).mean(axis=0))
+    return np.asarray(rows.T @ rows / len(rows))
+
+
+def mean_products(by_client: NDArray[Any], shares: NDArray[Any], summed: FixedBlocks | None = None) -> NDArray[Any]:
+    """The products of a silo, from those of its clients ``[K, ...]`` and their parts of the rows.
+
+    Args:
+        summed: the codec of the clients' blocks, where a hub sees nothing but sums.
+    """
+    if summed is not None:
+        parts = [summed.part(own, share) for own, share in zip(by_client, shares.astype(by_client.dtype), strict=True)]
+        total: NDArray[Any] = summed.average(sum(parts[1:], start=parts[0]), by_client.dtype)
+        return total
+    weights: Any = shares
+    return np.asarray(average(by_client, weights))
+
+
+def products_shape(num_features: int) -> tuple[int, ...]:
+    """The shape of :func:`products` for D features."""
+    return (num_features,) if num_features > WIDEST else (num_features, num_features)
+
+
+def inverse_of(products: NDArray[Any], curvature: float, l2: float) -> NDArray[np.float64]:
+    """The inverse of A, from the silo's products: a matrix, or a diagonal."""
+    bound = curvature * np.asarray(products, np.float64)
+    diagonal = bound if bound.ndim == 1 else np.diagonal(bound)
+    # Columns without any spread have no curvature: without l2 either, they stay where they are.
+    damping = l2 + max(DAMPING * float(diagonal.mean()), 1e-30)
+    if bound.ndim == 1:
+        return np.asarray(1 / (np.maximum(bound, 0) + damping))
+    # Sums in fixed point may leave a matrix that is just not positive.
+    values, vectors = np.linalg.eigh((bound + bound.T) / 2)
+    return np.asarray((vectors / (np.maximum(values, 0) + damping)) @ vectors.T)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The part ``hub_update`` of a variant: scaled steps with momentum, for linear blocks.
+
+    Args:
+        step_size: s / N.
+        reach: how far the clients' local steps go along a gradient: their step size times Q.
+    """
+
+    step_size: float
+    reach: float
+    momentum: float = 0.9
+    takes_numpy: ClassVar[bool] = True
+
+    def start(self, block: Tree) -> UpdateState:
+        """As if the curvature were 1 everywhere: see :meth:`curved`."""
+        size = block["weight"].shape[0]
+        inverse = np.ones(size) if size > WIDEST else np.eye(size)
+        still = map_tree(lambda leaf: 0 * leaf, block)
+        return {"inverse": inverse.astype(block["weight"].dtype), "velocity": still}
+
+    def curved(self, state: UpdateState, products: NDArray[Any], curvature: float, l2: float) -> UpdateState:
+        """The state with the inverse of A."""
+        return {**state, "inverse": inverse_of(products, curvature, l2).astype(state["inverse"].dtype)}
+
+    def restarted(self, state: UpdateState) -> UpdateState:
+        """The state without its velocity: after a step that led uphill."""
+        return {**state, "velocity": map_tree(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state["velocity"])}
+
+    def step(self, block: Tree, average: Tree, state: UpdateState) -> tuple[Tree, UpdateState]:
+        """One step along the velocity."""
+        gradient = map_tree(lambda now, after: (now - after) / self.reach, block, average)
+        way = map_tree(lambda leaf: _times(state["inverse"], leaf), gradient)
+        velocity = map_tree(lambda old, new: self.momentum * old + new, state["velocity"], way)
+        moved = map_tree(
+            lambda leaf, fast, new: leaf - self.step_size * (self.momentum * fast + new), block, velocity, way
+        )
+        return moved, {**state, "velocity": velocity}
+
+
+def _times(inverse: Array, gradient: Array) -> Array:
+    if inverse.ndim == 1:
+        return inverse[:, None] * gradient
+    if library_of(gradient) is np:
+        product: Array = inverse @ gradient
+        return product
+    return jax.numpy.matmul(inverse, gradient, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,130 @@
+"""Steps that are chosen and steered: they reach the optimum, for any split, and are the same in every engine."""
+
+import numpy as np
+import pytest
+
+from tdcd import Federation, Linear, Mlp, Objective, Settings, Variant, train
+from tdcd.core.execution import Execution
+from tdcd.core.family.automatic import automatic
+from tdcd.core.family.scaled import Scaled, inverse_of, mean_products, products
+from tdcd.core.family.steered import Steered
+from tdcd.data import load, standardize
+
+
+def federation(source, silos=2, clients=3, seed=0):
+    table = load(source)
+    table, _ = standardize(table, None, "float64", labels=table.task == "regression")
+    return Federation.cut(table, silos=silos, clients=clients, bias=True, seed=seed)
+
+
+def columns(made):
+    return np.concatenate([silo.features for silo in made.silos], axis=1)
+
+
+EXACT = {"tol": 1e-11, "rounds": 1500, "verbose": 0, "quiet": True}
+AUTO = Settings(step_size="auto", dtype="float64")
+
+
+def test_ridge_reaches_the_closed_form():
+    made, l2 = federation("diabetes"), 0.01
+    rows, labels = columns(made), made.labels
+    best = np.linalg.solve(rows.T @ rows / len(rows) + l2 * np.eye(rows.shape[1]), rows.T @ labels / len(rows))
+    result = train(made, Linear(), Objective("squared", l2), AUTO, **EXACT)
+    found = np.concatenate([result.blocks[silo.name]["weight"][:, 0] for silo in made.silos])
+    assert result.converged
+    np.testing.assert_allclose(found, best, atol=1e-5)
+
+
+@pytest.mark.parametrize("clients", [1, [4, 2]])
+def test_the_row_split_changes_nothing(clients):
+    one, other = (
+        train(federation("diabetes", clients=k), Linear(), "squared", AUTO, rounds=20, verbose=0, quiet=True)
+        for k in (3, clients)
+    )
+    for ours, theirs in zip(one.history, other.history, strict=True):
+        assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
+
+
+def test_the_engines_take_the_same_steps():
+    made = federation("breast_cancer")
+    results = [
+        train(made, Linear(), "logistic", AUTO, rounds=20, verbose=0, quiet=True, execution=Execution(engine=engine))
+        for engine in ("full", "clients")
+    ]
+    for ours, theirs in zip(*(result.history for result in results), strict=True):
+        assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
+        assert (ours.step, ours.taken_back) == (theirs.step, theirs.taken_back)
+
+
+def test_several_local_steps_go_to_the_same_place():
+    made = federation("diabetes")
+    settings = Settings(step_size="auto", local_steps=4, minibatches="full", batch_size=1, dtype="float64")
+    several = train(made, Linear(), "squared", settings, rounds=60, verbose=0, quiet=True)
+    one = train(made, Linear(), "squared", AUTO, rounds=60, verbose=0, quiet=True)
+    assert several.final.train_loss == pytest.approx(one.final.train_loss, rel=1e-4)
+
+
+def test_a_step_that_is_much_too_long_is_taken_back_until_the_loss_falls():
+    made = federation("diabetes")
+    far = Variant(hub_update=Steered(Scaled(400.0, 1.0)))
+    plain = Settings(step_size=1.0, local_steps=1, minibatches="full", dtype="float64")
+    result = train(made, Linear(), "squared", plain, rounds=120, variant=far, verbose=0, quiet=True)
+    assert any(record.taken_back for record in result.history)
+    assert result.final.train_loss < 0.55 * result.history[0].train_loss
+    assert result.status == "finished"
+
+
+def test_a_network_gets_adam_at_its_hubs_and_never_ends_above_its_start():
+    result = train(federation("diabetes"), Mlp((8,)), "squared", AUTO, rounds=30, verbose=0, quiet=True)
+    assert result.final.train_loss < 0.9 * result.history[0].train_loss
+    accepted = [record.train_loss for record in result.history if not record.taken_back]
+    assert accepted == sorted(accepted, reverse=True)
+
+
+def test_clients_with_an_optimiser_of_their_own_are_refused():
+    from tdcd import ClientMomentum
+
+    with pytest.raises(ValueError, match="step_size = 'auto' goes with plain local steps"):
+        automatic(Settings(step_size="auto"), Variant(update=ClientMomentum()), is_scalable=True, num_silos=2)
+
+
+def test_products_of_clients_add_up_to_those_of_the_silo():
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    parts = [rows[:5], rows[5:19], rows[19:]]
+    found = mean_products(np.stack([products(part) for part in parts]), np.array([len(part) / 30 for part in parts]))
+    np.testing.assert_allclose(found, rows.T @ rows / 30, rtol=1e-12)
+
+
+def test_the_inverse_is_of_the_damped_curvature():
+    rows = np.random.default_rng(0).normal(size=(30, 4))
+    curvature = 0.25 * products(rows)
+    damped = curvature + (0.1 + 1e-3 * np.diagonal(curvature).mean()) * np.eye(4)
+    np.testing.assert_allclose(inverse_of(products(rows), 0.25, 0.1) @ damped, np.eye(4), atol=1e-12)
+
+
+def test_a_run_that_was_interrupted_continues_to_the_same_end(tmp_path):
+    made = federation("breast_cancer")
+    whole = train(made, Linear(), "logistic", AUTO, rounds=60, verbose=0, quiet=True)
+    for first in (7, 23):
+        out = tmp_path / str(first)
+        seen = []
+
+        def stop(seen=seen, first=first):
+            return bool(seen) and seen[-1] >= first
+
+        train(
+            made,
+            Linear(),
+            "logistic",
+            AUTO,
+            rounds=60,
+            out=out,
+            verbose=0,
+            quiet=True,
+            should_stop=stop,
+            observe=lambda progress, seen=seen: seen.append(progress.round),
+        )
+        again = train(made, Linear(), "logistic", AUTO, rounds=60, out=out, resume=True, verbose=0, quiet=True)
+        assert [record.without_seconds() for record in again.history] == [r.without_seconds() for r in whole.history]
+        for name, block in whole.blocks.items():
+            assert np.array_equal(block["weight"], again.blocks[name]["weight"])

@@ -1,0 +1,257 @@
+"""Certificates: never below the true distance from the best model, by Newton's method, and close to it."""
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tdcd
+from support.problems import NUM_CLASSES, Problem, Shape, examples
+from tdcd.blocks import Linear, Mlp
+from tdcd.core import certificate
+from tdcd.core.certificate import Samples, certify
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.losses import Huber, Loss
+from tdcd.core.objective import Objective
+from tdcd.core.variant import Variant
+
+LOSSES = ("squared", "logistic", "softmax", "poisson", "huber")
+SHAPE = Shape(clients=(3, 2), columns=(3, 2), num_samples=60, batch_size=12, local_steps=3)
+RANDOMIZED = {"logistic": 1.0, "softmax": 2.0}
+
+
+def objective_of(loss, l2=0.05, epsilon=None):
+    return Objective(loss, l2, label_epsilon=epsilon)
+
+
+def whole(federation):
+    """All columns, the labels, and what part of the mean loss each sample is."""
+    features = np.concatenate([np.asarray(silo.features, np.float64) for silo in federation.silos], axis=1)
+    weights = np.ones(len(features)) if federation.weights is None else np.asarray(federation.weights, np.float64)
+    return features, federation.labels, weights / weights.sum()
+
+
+def best_loss(federation, objective, outputs):
+    """The least training loss, by Newton's method in float64 from the objective as it is defined."""
+    features, labels, parts = whole(federation)
+    with jax.enable_x64(True):
+        labels = jnp.asarray(labels, objective.label_dtype("float64"))
+
+        def loss(theta):
+            scores = features @ theta.reshape(-1, outputs)
+            return (parts * objective.losses(scores, labels)).sum() + objective.l2 / 2 * (theta**2).sum()
+
+        value, slope, curvature = jax.jit(loss), jax.jit(jax.grad(loss)), jax.jit(jax.hessian(loss))
+        theta = np.zeros(features.shape[1] * outputs)
+        for _ in range(60):
+            step, size = np.linalg.solve(curvature(theta), slope(theta)), 1.0
+            while value(theta - size * step) > value(theta) and size > 1e-9:
+                size /= 2
+            theta = theta - size * step
+        assert np.linalg.norm(slope(theta)) < 1e-9
+        return float(value(theta))
+
+
+def rows(federation):
+    """Scores and sums over rows, silo by silo, in plain NumPy."""
+    tables = [np.asarray(silo.features, np.float64) for silo in federation.silos]
+
+    def scores(blocks):
+        return sum(table @ block for table, block in zip(tables, blocks, strict=True))
+
+    def pull_back(slopes):
+        return [[table.T @ one for table in tables] for one in slopes]
+
+    return scores, pull_back
+
+
+def certificate_of(problem, models):
+    """Of the last of these models."""
+    scores, pull_back = rows(problem.federation)
+    labels = problem.federation.labels.astype(problem.objective.label_dtype("float64"))
+    samples = Samples.of(problem.objective, labels, problem.federation.weights)
+    return certify([(model, scores(model)) for model in models], pull_back, samples)
+
+
+def drawn(loss, seed, l2=0.05, epsilon=None, is_weighted=False):
+    problem = Problem.draw(SHAPE, objective_of(loss, l2, None), seed)
+    # So that a run in float32 has the very same data.
+    silos = tuple(replace(silo, features=np.float32(silo.features)) for silo in problem.federation.silos)
+    labels = np.asarray(problem.federation.labels, np.float32 if loss in ("squared", "huber") else None)
+    federation = replace(problem.federation, silos=silos, labels=labels)
+    if is_weighted:
+        weights = np.random.default_rng(seed).choice([0.0, 0.5, 1.0, 4.0], size=len(federation.labels))
+        federation = replace(federation, weights=weights / weights.mean())
+    return replace(problem, federation=federation, objective=objective_of(loss, l2, epsilon))
+
+
+def random_models(seed, outputs, count, spread):
+    rng = np.random.default_rng(seed)
+    centre = [rng.normal(size=(columns, outputs)) for columns in SHAPE.columns]
+    return [[block + spread * rng.normal(size=block.shape) for block in centre] for _ in range(count)]
+
+
+@given(seed=st.integers(0, 10_000), l2=st.sampled_from([1e-4, 0.01, 1.0]), spread=st.sampled_from([0.01, 1.0, 10.0]))
+@pytest.mark.parametrize("is_randomized", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+@examples(8)
+def test_whatever_the_models_are_no_model_is_below_the_bound(loss, is_randomized, seed, l2, spread):
+    epsilon = RANDOMIZED.get(loss) if is_randomized else None
+    problem = drawn(loss, seed, l2, epsilon, is_weighted=seed % 2 == 1)
+    outputs = NUM_CLASSES if loss == "softmax" else 1
+    best = best_loss(problem.federation, problem.objective, outputs)
+    spread = min(spread, 1.0) if loss == "poisson" else spread
+    found = certificate_of(problem, random_models(seed, outputs, 1 + seed % 9, spread))
+    assert found.bound <= best + 1e-12 * (1 + abs(best))
+    assert found.loss >= best
+
+
+def test_models_that_span_the_best_one_prove_it():
+    """With more models than parameters, some mixture of them has no gradient where losses are parabolas."""
+    problem = drawn("squared", 3)
+    models = random_models(4, 1, sum(SHAPE.columns) + 1, 1.0)
+    found = certificate_of(problem, models)
+    error = found.loss - best_loss(problem.federation, problem.objective, 1)
+    assert error > 0.1
+    assert error <= found.loss - found.bound < error * (1 + 1e-6)
+
+
+def test_the_best_model_is_proven_to_be_so():
+    problem = drawn("squared", 5, l2=0.3)
+    features, labels, parts = whole(problem.federation)
+    ridge = np.linalg.solve((features.T * parts) @ features + 0.3 * np.eye(5), (features.T * parts) @ labels)
+    found = certificate_of(problem, [[ridge[:3, None], ridge[3:, None]]])
+    gap = certificate.gap_of(found.loss, found, [])
+    assert 0 <= found.loss - best_loss(problem.federation, problem.objective, 1) <= gap < 1e-12
+    assert found.gradient_norm < 1e-14
+
+
+def test_one_model_proves_what_strong_convexity_does():
+    """The gap of a model by its own slopes is its squared gradient over 2 l2."""
+    problem = drawn("logistic", 6)
+    found = certificate_of(problem, random_models(6, 1, 1, 1.0))
+    assert found.loss - found.bound == pytest.approx(found.gradient_norm**2 / (2 * 0.05), rel=1e-9)
+
+
+def test_a_bound_is_one_for_ever():
+    found = certificate.Certificate(1.0, 0.2, 3.0)
+    assert certificate.gap_of(1.0, found, [0.5]) == pytest.approx(0.5)
+    assert certificate.gap_of(1.0, found, [0.1]) == pytest.approx(0.8)
+    assert certificate.gap_of(1.25, found, []) == pytest.approx(1.05)
+    assert certificate.gap_of(1.0, found._replace(bound=-np.inf), []) is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "changes"),
+    [
+        *((loss, {}) for loss in LOSSES),
+        ("logistic", {"is_weighted": True}),
+        ("softmax", {"epsilon": 2.0}),
+        (Huber(0.4), {}),
+    ],
+)
+def test_gaps_of_a_run_are_never_below_the_true_distance_and_close_to_it_in_the_end(loss, changes):
+    name = loss if isinstance(loss, str) else "huber"
+    problem = drawn(name, 7, **changes)
+    objective = replace(problem.objective, loss=loss)
+    result = trained(problem, objective, dtype="float32")
+    best = best_loss(result.federation, objective, NUM_CLASSES if loss == "softmax" else 1)
+    gaps = [(record.gap, record.train_loss - best) for record in result.history if record.gap is not None]
+    assert len(gaps) == 4
+    assert all(gap >= error > 0 for gap, error in gaps)
+    assert gaps[-1][0] < 3 * gaps[-1][1]
+
+
+def trained(problem, objective, rounds=150, variant=None, **changes):
+    settings = replace(problem.settings, step_size=0.02, local_steps=15, **changes)
+    every = 10
+    return tdcd.train(
+        problem.federation, Linear(), objective, settings, rounds=rounds, evaluate_every=every, variant=variant
+    )
+
+
+def test_labels_at_one_silo_change_nothing():
+    problem = drawn("logistic", 8)
+    everywhere, at_one = (
+        trained(problem, problem.objective, rounds=20, variant=variant)
+        for variant in (Variant(), Variant(knowledge=LabelsAt(1)))
+    )
+    assert at_one.history[-1].gap == pytest.approx(everywhere.history[-1].gap, rel=1e-9)
+
+
+def test_without_l2_there_is_the_norm_of_the_gradient():
+    problem = drawn("squared", 9, l2=0.0)
+    result = trained(problem, problem.objective, rounds=20)
+    features, labels, parts = whole(problem.federation)
+    theta = np.concatenate([np.asarray(block["weight"]) for block in result.blocks.values()])
+    gradient = features.T @ (parts * (features @ theta[:, 0] - labels))
+    assert [record.gap for record in result.history] == [None] * 3
+    assert result.history[-1].gradient_norm == pytest.approx(np.linalg.norm(gradient), rel=1e-9)
+
+
+@dataclass(frozen=True)
+class Bent(Loss):
+    """A loss that is not convex."""
+
+    def losses(self, scores, labels):
+        return jnp.tanh((scores[..., 0] - labels) ** 2)
+
+
+def test_why_there_is_no_certificate():
+    reasons = [
+        certificate.no_certificate(objective, are_linear)
+        for objective, are_linear in [
+            (Objective("squared", 0.1), True),
+            (Objective("squared", 0.1), False),
+            (Objective("squared"), True),
+            (Objective(Bent(), 0.1), True),
+        ]
+    ]
+    assert reasons[0] == ""
+    assert "not linear" in reasons[1]
+    assert "model.l2 = 0" in reasons[2]
+    assert "not known to be convex" in reasons[3]
+
+
+def test_a_loss_that_changes_another_one_is_not_known_to_be_convex():
+    @dataclass(frozen=True)
+    class Other(Huber):
+        def losses(self, scores, labels):
+            return jnp.tanh(super().losses(scores, labels))
+
+    assert Huber().is_convex
+    assert not Other().is_convex
+
+
+def test_networks_have_neither():
+    problem = drawn("squared", 10)
+    result = tdcd.train(problem.federation, Mlp((2,)), problem.objective, problem.settings, rounds=2)
+    assert {(record.gap, record.gradient_norm) for record in result.history} == {(None, None)}
+
+
+def test_a_run_that_goes_on_has_the_lines_of_one_that_was_not_interrupted(tmp_path):
+    problem = drawn("logistic", 11)
+    arguments = problem.federation, Linear(), problem.objective, replace(problem.settings, step_size=0.02)
+    straight = tdcd.train(*arguments, rounds=120, evaluate_every=10)
+    for rounds in (50, 65, 120):
+        resumed = tdcd.train(
+            *arguments, rounds=rounds, evaluate_every=10, out=tmp_path / "run", resume=rounds > 50, config=None
+        )
+        assert resumed.history[-1].gap is not None
+    assert [record.without_seconds() for record in resumed.history] == [
+        record.without_seconds() for record in straight.history
+    ]
+
+
+def test_certificates_are_far_enough_apart():
+    """Rounds whose samples are passed three times do fifty times the work of the certificates among them."""
+    least = certificate.spacing(1_000, 100)
+    assert 3 * 100 * least >= certificate.SHARE * certificate.PASSES * 1_000
+    due = [one for one in range(0, 5001, 10) if certificate.is_due(one, 10, least, 5000)]
+    assert due[-1] == 5000
+    assert all(later - earlier >= least - 10 for earlier, later in pairwise(due[:-1]))

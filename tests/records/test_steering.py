@@ -1,0 +1,97 @@
+"""Steered steps and convergence: decisions that follow from the lines of a history."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdcd.core.ledger import Traffic
+from tdcd.records.history import Record
+from tdcd.records.outcome import Stopping
+from tdcd.records.steering import IN_A_ROW, LEAST_ROUNDS, Steering, StepControl
+
+pytestmark = pytest.mark.quick
+
+
+def line(round_, loss, **fields):
+    return replace(Record(round_, 0, loss, None, {}, Traffic(), Traffic(), 0.0), **fields)
+
+
+def after(losses, steering=None):
+    lines = (line(LEAST_ROUNDS * index, loss) for index, loss in enumerate(losses))
+    return (steering or Steering(1e-4)).of(lines)
+
+
+def test_a_rise_is_taken_back_and_the_steps_become_half_as_long():
+    control = after([2.0, 1.0, 1.5])
+    assert (control.round, control.loss, control.factor, control.is_back) == (LEAST_ROUNDS, 1.0, 0.5, True)
+
+
+def test_a_loss_that_is_not_finite_is_taken_back():
+    assert after([2.0, 1.0, math.nan]).is_back
+
+
+def test_steps_grow_by_half_after_three_falls_in_a_row():
+    assert [after([10.0 / 2**n for n in range(count)]).factor for count in (3, 4, 7)] == [1.0, 1.5, 2.25]
+
+
+def test_a_line_of_a_path_that_was_given_up_does_not_count():
+    steering = Steering(1e-4, delay=1)
+    taken_back = after([2.0, 3.0], steering)
+    # The decision of round 3 takes effect in round 4: three rounds later something can be judged again.
+    assert steering.after(taken_back, line(6, 9.0)) == taken_back
+    assert steering.after(taken_back, line(7, 1.0)).round == 7
+
+
+def test_lines_that_follow_each_other_closely_count_now_and_then():
+    control = Steering(1e-4).of(line(round_, 10.0 - round_) for round_ in range(8))
+    assert control.counted == 6
+
+
+def test_a_line_without_some_clients_samples_does_not_count():
+    control = after([2.0, 1.0])
+    assert Steering(1e-4).after(control, line(10, 5.0, unscored=["a"])) == control
+
+
+def test_a_slow_silo_is_judged_where_all_blocks_are_of_one_round():
+    steering = Steering(1e-4, period=4)
+    control = steering.after(StepControl(), line(0, 2.0))
+    assert steering.after(control, line(10, 5.0)) == control
+    assert steering.after(control, line(12, 5.0)).is_back
+
+
+def test_a_run_has_converged_when_its_loss_is_flat_three_times_in_a_row():
+    flat = [1.0 - 1e-6 * n for n in range(IN_A_ROW + 1)]
+    steering = Steering(1e-4)
+    assert not steering.has_converged(after([2.0, *flat[:-1]]))
+    assert steering.has_converged(after([2.0, *flat]))
+    assert not Steering(0.0).has_converged(after([2.0, *flat], Steering(0.0)))
+    assert "converged after round 12" in steering.in_words(after([2.0, *flat]), 12)
+
+
+def test_a_run_that_still_falls_says_how_fast():
+    words = Steering(1e-4).in_words(after([2.0, 1.5, 1.2]), 6)
+    assert words == "limit of 6 rounds reached, the training loss still falls by 67 % in 10 rounds"
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=2, max_size=40), st.integers(1, 7), st.integers(1, 4))
+def test_the_steps_never_continue_from_a_loss_above_that_before_training(losses, every, delay):
+    steering, control = Steering(1e-4, delay), StepControl()
+    for index, loss in enumerate(losses):
+        before = control
+        control = steering.after(control, line(every * index, loss))
+        assert control.loss <= losses[0] * (1 + 1e-5)
+        assert control.round <= control.counted or not control.counted
+        assert control.factor <= max(8.0, before.factor)
+
+
+def test_the_model_that_stays_is_the_one_before_the_loss_rose():
+    stopping = Stopping(10, steering=Steering(1e-4))
+    history, control = [], StepControl()
+    for round_, loss in ((0, 2.0), (5, 1.0), (10, 1.5)):
+        control, judged = stopping.steering.judge(control, line(round_, loss))
+        history.append(judged)
+    assert [record.taken_back for record in history] == [False, False, True]
+    assert stopping.kept(history).round == 5

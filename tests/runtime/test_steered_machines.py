@@ -1,0 +1,104 @@
+"""Real hubs choose and steer their steps as the simulation does, end alike, and continue after a crash bit for bit."""
+
+import pytest
+
+from support.in_process import InProcess, largest_difference
+from support.simulated import RIDGE, with_keys
+from tdcd.config import check_config
+from tdcd.config.resolve import plan
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.messages.messages import Ready
+from tdcd.training.train import train_plan
+
+SLOW = [{"name": "clinic", "clients": 3}, {"name": "lab", "clients": ["north", "south", "west"], "period": 2}]
+THREE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "registry")]
+CASES = {
+    "linear": {},
+    "labels at one silo": {"federation": {"labels": "lab"}},
+    "overlap": {"train": {"overlap": 2}},
+    "a slow silo": {"silos": SLOW, "evaluate": {"every": 4}},
+    "masks": {"silos": THREE, "exchange": {"protect": "mask", "protect_blocks": True}},
+    "few bits": {"exchange": {"phi_bits": 8, "block_bits": 8}},
+    "shared, best": {"federation": {"share_model": True}, "evaluate": {"keep": "best"}},
+    "several local steps": {"train": {"local_steps": 3, "batch_size": 32}},
+    "network": {"model": {"block": "mlp", "hidden": [4], "l2": 0.0}, "train": {"rounds": 40}},
+}
+
+
+def config_of(name):
+    keys = CASES[name]
+    base = {key: value for key, value in RIDGE.items() if key != "train"}
+    train = {"rounds": 120, "step_size": "auto", "tol": 1e-3, **keys.get("train", {})}
+    return with_keys(base, **{**keys, "train": train, "evaluate": {"every": 5, **keys.get("evaluate", {})}})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hubs_steer_as_the_simulation_does(name):
+    config = config_of(name)
+    planned = plan(config)
+    result = train_plan(planned)
+    # A last bit may round a number in few bits, or in fixed point, to the next step.
+    close = 1e-6 if config.exchange.changed else 1e-9
+    office = InProcess(config, shards(planned), seed=1).run()
+    assert {(end.status, end.reason) for end in office.ends.values()} == {("finished", result.reason)}
+    assert not office.refused
+    for history in office.history.values():
+        assert [(one.round, one.step, one.taken_back) for one in history] == [
+            (one.round, one.step, one.taken_back) for one in result.history
+        ]
+        assert history[-1].train_loss == pytest.approx(result.history[-1].train_loss, rel=close)
+        assert history[-1].bytes == result.history[-1].bytes
+    for hub, block in office.blocks().items():
+        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 100 * close
+        assert office.machines[hub].rounds.final()[0] == result.round
+
+
+def test_these_runs_grow_take_back_and_converge():
+    lines = train_plan(plan(config_of("linear"))).history
+    assert {line.step for line in lines} - {1.0}
+    late = train_plan(plan(config_of("overlap")))
+    assert any(line.taken_back for line in late.history)
+    assert train_plan(plan(config_of("linear"))).converged
+
+
+@pytest.mark.parametrize("name", ["linear", "overlap", "masks"])
+def test_a_hub_that_comes_back_continues_bit_for_bit(name):
+    config = config_of(name)
+    planned = plan(config)
+    whole = InProcess(config, shards(planned), seed=2).run()
+    hub = next(iter(whole.hubs))
+    for stop in (3, 11, 24):
+        office = InProcess(config, shards(planned), seed=3)
+        office.start()
+        while office.deliver() and (hub not in office.states or office.states[hub].round < stop):
+            pass
+        state = office.states[hub]
+        kept = [one for one in office.history[hub] if one.round not in state.unrecorded and one.round <= state.recorded]
+        office.history[hub] = kept
+        office.come_back(hub, state)
+        assert [one.without_seconds() for one in office.history[hub]] == [
+            one.without_seconds() for one in whole.history[hub]
+        ]
+        assert largest_difference(office.blocks()[hub], whole.blocks()[hub]) == 0
+
+
+def test_products_reach_the_own_hub_only():
+    config = config_of("linear")
+    office = InProcess(config, shards(plan(config)), seed=0).run()
+    sent = [one for one in office.sent if isinstance(one, Ready)]
+    assert sent
+    assert all(one.receiver == "hub." + one.sender.split(".")[1] for one in sent)
+    assert all(one.products is not None for one in sent)
+
+
+def test_masked_products_show_nothing_but_their_sum():
+    config = config_of("masks")
+    masked = InProcess(config, shards(plan(config)), seed=0).run()
+    dtypes = {one.products.values.dtype.name for one in masked.sent if isinstance(one, Ready)}
+    assert dtypes == {"uint32"}
+
+
+def test_without_steering_no_products_are_sent():
+    config = check_config(RIDGE)
+    office = InProcess(config, shards(plan(config)), seed=0).run()
+    assert all(one.products is None for one in office.sent if isinstance(one, Ready))
