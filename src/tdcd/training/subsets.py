@@ -112,7 +112,7 @@ def _chunk(model: Block, block: Tree, rows: NDArray[Any], size: int) -> NDArray[
     dtype = jax.tree.leaves(block)[0].dtype
     if isinstance(model, Linear):
         # One product: NumPy is done before a compiled program has begun.
-        return np.asarray(model.phi(block, np.asarray(rows, dtype)))  # type: ignore[arg-type]
+        return np.asarray(model.phi(jax.tree.map(np.asarray, block), np.asarray(rows, dtype)))  # type: ignore[arg-type]
     padded = np.zeros((size, *rows.shape[1:]), dtype)
     padded[: len(rows)] = rows
     with jax.enable_x64(dtype == np.float64):
