@@ -61,7 +61,7 @@ def test_hubs_are_reachable_or_not_yet_there(home, ports):
     done = tdcd("doctor", "federation.toml", cwd=home)
     assert done.exit_code == 0
     assert "ok      hub.clinic: 127.0.0.1:" in done.stdout
-    assert "caution hub.lab: nobody listens at 127.0.0.1:" in done.stdout
+    assert "caution hub.lab: nothing listens at 127.0.0.1:" in done.stdout
 
 
 def test_a_hub_needs_its_port(home, ports):

@@ -155,7 +155,7 @@ def test_what_is_no_loss_is_refused(loss, text):
 
 def test_labels_at_one_silo_need_a_loss_that_says_how_it_goes_on():
     with pytest.raises(
-        ValueError, match=r"labels at one silo: the .*LogCosh loss has no `change` to say how it goes on"
+        ValueError, match=r"labels at one silo: the .*LogCosh loss has no `change` to follow it from its slope"
     ):
         Objective(LogCosh()).check_labels(np.ones(3), everywhere=False)
     for name in LOSSES:

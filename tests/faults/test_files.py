@@ -241,7 +241,7 @@ def test_a_file_damaged_after_the_end_of_the_run(quiet, another, tmp_path, file,
     if sentence is not None and (file, how) != ("hub.json", of_another_hub):
         assert "The other parties wait" not in sentence
         assert "The run has ended, and parties that do not know it yet wait: " in sentence
-        assert "begin anew" not in sentence
+        assert "start over" not in sentence
 
 
 @pytest.mark.parametrize("how", [truncated, emptied, changed, removed], ids=lambda how: how.__name__)
@@ -250,7 +250,7 @@ def test_a_folder_that_holds_the_whole_run_is_not_called_whole_when_its_history_
     how(tmp_path / HUB / "history.jsonl", ())
     with pytest.raises(
         ValueError,
-        match=r"history\.jsonl (has|is not as it was written).* The run has ended, and nobody waits: copy history",
+        match=r"history\.jsonl (has|is not as it was written).* The run has ended, and no party waits: copy history",
     ):
         lab.start(HUB)
     shutil.copy(tmp_path / OTHER / "history.jsonl", tmp_path / HUB)

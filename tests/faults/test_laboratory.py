@@ -276,7 +276,7 @@ def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_need
         outcome = driver._leave()
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         lab.full_until, durable = 0, driver.folder.durable_round
-        said = f"in round {held}; the same command goes on from round {durable}, whose state is durable. "
+        said = f"in round {held}; the same command continues from round {durable}, whose state is durable. "
         assert outcome.reason.startswith(said + str(tmp_path / "hub.lab"))
         lab.crash("hub.lab")
     lab.until_over()

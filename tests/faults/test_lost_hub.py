@@ -9,7 +9,7 @@ from processes import Processes, reference
 HUB = "hub.lab"
 KEYS = {"rounds": 40, "evaluate": {"every": 4}}
 WAY_ON = (
-    "The other parties wait: restore the run folder from a newer backup and give the same command again; or begin anew "
+    "The other parties wait: restore the run folder from a newer backup and give the same command again; or start over "
     "everywhere, with a new folder for every hub"
 )
 

@@ -153,7 +153,9 @@ class Capped(Poisson):
 
 def test_what_a_loss_inherits_is_not_told():
     assert (Capped.statistic, Capped.change, Capped().statistic_width(1)) == (None, None, 1)
-    with pytest.raises(ValueError, match="labels at one silo: the poisson loss has no `change` to say how it goes on"):
+    with pytest.raises(
+        ValueError, match="labels at one silo: the poisson loss has no `change` to follow it from its slope"
+    ):
         Objective(Capped()).check_labels(np.ones(3), everywhere=False)
     assert Huber(2.0).statistic_width(1) == 1
 

@@ -130,7 +130,7 @@ class TestIssuing:
             ("hub." + "x" * 25, ["a"], "up to 24 letters"),
             (HUB + "\n", ["a"], "is no party's name"),
             (HUB, [], "hub.bank needs at least one host"),
-            (CLIENT, ["a.example"], "client.bank.north is a client, which nobody dials: give it no hosts"),
+            (CLIENT, ["a.example"], "client.bank.north is a client, which no party dials: give it no hosts"),
             (HUB, ["a.example:7447"], "'a.example:7447' is neither a host name nor an IP address; leave the port out"),
             (HUB, ["127.0.0.300"], "'127.0.0.300' is neither a host name nor an IP address"),
         ],
@@ -275,7 +275,7 @@ class TestExplain:
         assert len(found) == 3
         assert "is the certificate of 'client.bank.north', not of 'hub.bank'" in found[0]
         assert "may be used only as a client, but a hub has to be a server too" in found[1]
-        assert "names no host, so nobody can dial a hub that shows it" in found[2]
+        assert "names no host, so no party can dial a hub that shows it" in found[2]
 
     def test_another_host(self, issued):
         text = only_problem(issued / "hub.bank.pem", party=HUB, host="127.0.0.2")

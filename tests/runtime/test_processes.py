@@ -142,7 +142,7 @@ def test_a_cnn_that_is_interrupted_and_goes_on(tmp_path):
         wait_until(lambda: status(out / "silos" / "left").get("round", 0) >= 5, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(SOON) == 130
-    assert "Interrupted: the same command goes on from here" in (tmp_path / "first.log").read_text()
+    assert "Interrupted: the same command continues from here" in (tmp_path / "first.log").read_text()
     done = Checkpoints(out / "silos" / "left" / "checkpoint", "hub.left").newest.round
     assert 5 <= done < 300
     assert not (out / "report.html").exists()

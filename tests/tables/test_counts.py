@@ -150,7 +150,7 @@ def test_what_a_plan_and_an_audit_cannot_say_they_say(folder):
     at_one = own._replace(variant=Variant(knowledge=LabelsAt(0)))
     for call in (simulate, audit):
         with pytest.raises(
-            ValueError, match=r"labels at one silo: the .*Own loss has no `change` to say how it goes on"
+            ValueError, match=r"labels at one silo: the .*Own loss has no `change` to follow it from its slope"
         ):
             call(at_one)
 

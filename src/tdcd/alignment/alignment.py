@@ -132,7 +132,7 @@ class Alignment:
         if route is None or route.sender != sender:
             raise AlignmentError(
                 f"silo {sender} sent '{kind[:40]}', which silo {self._index} does not expect from it or already has: "
-                "start all silos anew, with the same version, method and order of silos"
+                "start all silos again, with the same version, method and order of silos"
             )
         if route.step == "announced":
             announcement = Announcement.decode(payload, sender)

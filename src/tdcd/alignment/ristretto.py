@@ -32,7 +32,7 @@ def random_scalar() -> bytes:
 def hash_to_points(ids: Sequence[str], *, workers: int | None = None) -> ByteRows:
     """A point for each id, ``[n, 32]``: SHA-512 of a fixed prefix and the id, mapped to the group.
 
-    Nobody knows how the points of two ids are related, which is what blinding relies on.
+    No party knows how the points of two ids are related, which is what blinding relies on.
     """
     from_hash = _rbcl().crypto_core_ristretto255_from_hash
     return _points(lambda name: from_hash(sha512(_DOMAIN + name.encode()).digest()), ids, workers)

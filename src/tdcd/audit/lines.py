@@ -193,7 +193,7 @@ _OUTCOMES = {
         "A handful of known rows was not enough for this attack; see the next one.",
     ),
     "known rows": (
-        "Somebody who knows enough rows from elsewhere reads all others.",
+        "An attacker who knows enough rows from elsewhere reads all others.",
         "Known rows and the transcript together give part of the columns.",
         "The transcript adds nothing to what known rows say.",
     ),

@@ -66,7 +66,7 @@ def request(
 @certs_app.command(epilog="Example: `tdcd certs sign federation.toml client.bank.c1.csr hub.bureau.csr`")
 def sign(
     federation: FederationFile,
-    requests: Annotated[list[Path], typer.Argument(help="What parties sent.", metavar="REQUEST.csr...")],
+    requests: Annotated[list[Path], typer.Argument(help="The parties' requests.", metavar="REQUEST.csr...")],
     out: IssuersFolder = Path("certs"),
     days: Days = 365,
     again: Annotated[
@@ -95,7 +95,7 @@ def revoke(
     """At the issuer: write a signed list, revoked.crl, of certificates that are not honoured any more.
 
     Copy it to the certs folder of every hub. Hubs that run close the links of revoked parties within about a second,
-    and let them in again only with a new certificate for a new key. Nobody has to be restarted.
+    and let them in again only with a new certificate for a new key. No party has to be restarted.
 
     Exit status: 0 done, 2 bad input.
     """

@@ -93,7 +93,7 @@ def _replayed(manifest: "Manifest", devices: int | None, *, allow_code: bool) ->
 
 
 def _proven(run: "RunFolder") -> str:
-    """What the last line of the history proves, which was worked out anew."""
+    """What the last line of the history proves, computed again."""
     from tdcd.core.certificate import in_words
 
     last = run.history()[-1]
@@ -135,7 +135,7 @@ def track(
         ),
     ] = None,
     experiment: Annotated[str, typer.Option(help="MLflow: the experiment that the run is added to.")] = "tdcd",
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until the run ends.")] = False,
 ) -> None:
     """Copy a run into MLflow or TensorBoard: settings, figures per round, report, model and manifest.
 

@@ -184,7 +184,7 @@ def audit(
     with reported(), interruptible(display):
         config = _configuration(source, settings or [], allow_code=allow_code)
         own = config.federation.label_epsilon
-        # The attacks are on true labels; modes randomise them anew.
+        # The attacks are on true labels; modes randomise them again.
         plain = config.federation.model_copy(update={"label_epsilon": None})
         true = plan_config(config.model_copy(update={"federation": plain}), devices=chosen_devices(devices))
         planned = true._replace(config=config)

@@ -95,7 +95,7 @@ def ended_at_once() -> Iterator[None]:
 
 
 def show_labels(in_words: str) -> None:
-    """Say in one line what the labels were taken for, if anybody had to decide it."""
+    """Print in one line how the labels were interpreted, if that had to be decided."""
     if in_words:
         screen.print(Text(f"Labels: {in_words}"), soft_wrap=True)
 

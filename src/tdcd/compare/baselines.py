@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Baseline(NamedTuple):
-    """What TDCD is compared with."""
+    """An algorithm that TDCD is compared with."""
 
     words: str
     needs: str = ""

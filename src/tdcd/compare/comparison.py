@@ -49,12 +49,12 @@ class Contender:
 
     @property
     def run(self) -> RecordedRun:
-        """That of the configuration's seed."""
+        """The run with the configuration's seed."""
         return self.runs[0]
 
     @property
     def diverged(self) -> int:
-        """How many of the runs did."""
+        """The number of runs that diverged."""
         return sum(run.diverged for run in self.runs)
 
     @cached_property
@@ -124,7 +124,7 @@ class Comparison:
 def plan_all(
     config: Config, names: Sequence[str], devices: int | None = 1, *, seeds: int = 1
 ) -> dict[str, tuple[Plan, ...]]:
-    """By label the plans of TDCD and of what it is compared with, one per seed.
+    """The plans of TDCD and of its baselines by label, one per seed.
 
     Args:
         names: baselines, models of scikit-learn, and TDCD with other settings such as ``"tdcd,overlap=2"``; see

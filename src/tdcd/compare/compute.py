@@ -34,13 +34,13 @@ class Compute(NamedTuple):
 
 
 def given(step_seconds: float, planned: Plan) -> Compute:
-    """From the time of a step, the same for every algorithm; phi by the rule of thumb."""
+    """The costs that follow from the time of a step, the same for every algorithm; phi by the rule of thumb."""
     exchanged = planned.settings.num_exchanged
     return Compute(exchanged * FORWARD_FRACTION * step_seconds if _exchanges(planned) else 0.0, step_seconds)
 
 
 def measured(planned: Plan, simulation: Simulation) -> Compute:
-    """From the functions that a client runs, for the largest client of each silo.
+    """The costs as measured on the functions that a client runs, for the largest client of each silo.
 
     Only that client computes, and by itself: a simulated round is no measure, since it runs all clients at once. The
     slowest silo counts; where all silos are on one machine, their steps come one after the other.

@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As it is called in tables, and as its run folder is called."""
+        """The name in tables and of its run folder."""
         return ",".join([self.name, *(f"{key}={text}" for key, text in self.changes)])
 
 

@@ -27,7 +27,7 @@ class Prediction:
 
     @property
     def seconds_per_round(self) -> float:
-        """What a round takes in the long run."""
+        """The seconds of a round in the long run."""
         every, seconds = self.centre
         return seconds_per_round(self.works, self.overlap) + seconds / every
 

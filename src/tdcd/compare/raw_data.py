@@ -1,6 +1,6 @@
 """What it takes to move raw data to where a baseline needs it, in bytes.
 
-Only training samples count, as held-out ones do for nobody; a column of ones is made where it is needed. A value counts
+Only training samples count, for every algorithm; a column of ones is made where it is needed. A value counts
 once, from the client that has it to the place where the algorithm works with it.
 """
 
@@ -46,7 +46,7 @@ def to_homes(plan: "Plan", homes: NDArray[np.int64]) -> tuple[Moved, ...]:
 
 
 def row_bytes(plan: "Plan", silo: Silo) -> int:
-    """Of a silo's raw columns of one sample: a category is one value, however many features it became."""
+    """The bytes of a silo's raw columns of one sample: a category is one value, however many features it became."""
     from tdcd.tables.preparation import preparation_of  # noqa: PLC0415 - it needs JAX, and reading a configuration none
 
     each = silo.value_bytes or np.dtype(plan.settings.dtype).itemsize
@@ -54,5 +54,5 @@ def row_bytes(plan: "Plan", silo: Silo) -> int:
 
 
 def label_bytes(plan: "Plan") -> int:
-    """Of one label."""
+    """The bytes of one label."""
     return plan.objective.label_dtype(plan.settings.dtype).itemsize

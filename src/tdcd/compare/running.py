@@ -1,6 +1,6 @@
 """Running the entries of a comparison, with step sizes tuned if asked: each run into a run folder of its own.
 
-A run that is finished is not run again, and one that was interrupted continues. What tuning tried is kept beside, and
+A run that is finished is not run again, and one that was interrupted continues. What tuning tried is kept, too, and
 the best of it is the first seed's run.
 """
 

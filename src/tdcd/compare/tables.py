@@ -120,7 +120,7 @@ def titled(train_loss: float, held_out: Mapping[str, float | None]) -> dict[str,
 
 
 def joined(comparison: Comparison) -> TextTable:
-    """One row per model of scikit-learn: which one, what was chosen, and how long it took beside TDCD."""
+    """One row per model of scikit-learn: which one, what was chosen, and how long it took, next to TDCD."""
     simulated = mean([run.history[-1].seconds for run in comparison.tdcd.runs])
     rows = [["tdcd", NOTHING, NOTHING, NOTHING, duration(simulated or 0.0)]]
     for model in comparison.joined:

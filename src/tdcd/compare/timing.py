@@ -36,7 +36,7 @@ def time_rounds(
 
 
 def _measured_once(planned: Plan, simulation: Simulation, path: Path) -> Compute:
-    """Measured, and kept beside the run: the same folder gives the same page."""
+    """Measured, and kept next to the run: the same folder gives the same page."""
     if path.exists():
         try:
             return Compute(**json.loads(path.read_text()))

@@ -12,7 +12,7 @@ from tdcd.core.losses import LOSSES, Huber, Loss
 
 
 def chosen_loss(model: ModelSection) -> Loss | None:
-    """What ``model.loss`` says; None if it is left to the labels."""
+    """The loss that ``model.loss`` names; None if it is left to the labels."""
     return None if model.loss is None else named_loss(model, model.loss)
 
 

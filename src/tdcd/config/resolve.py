@@ -347,7 +347,7 @@ def _named(block: Block) -> tuple[str, dict[str, Any]]:
         return "cnn", {"channels": [*block.channels], "kernel": [*block.kernel], "embedding": block.embedding}
     make = getattr(block, "make", None)
     module = f"{getattr(make, '__module__', '')}:{getattr(make, '__qualname__', '')}"
-    # Told by its name, since PyTorch is optional.
+    # Recognised by its name, since PyTorch is optional.
     if type(block).__name__ == "TorchBlock" and re.fullmatch(r"[\w.]+:\w+", module):
         return "torch", {"module": module}
     return "", {}

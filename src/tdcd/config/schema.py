@@ -60,7 +60,7 @@ class DataSection(Section):
     decimal: Literal[".", ","] = "."
     """With ``source = "files"``: the decimal mark of numbers that are texts, as all in CSV files are."""
     blank: list[str] = []
-    """With ``source = "files"``: texts that stand for a blank, besides the usual ones."""
+    """With ``source = "files"``: texts that mean a missing value, in addition to the usual ones."""
     align: bool = False
     """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
 
@@ -243,9 +243,9 @@ class TrainSection(Section):
     """D: in round r the others' phi comes from their blocks of round r - D, so that silos compute while messages
     travel."""
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """In a simulation, the fraction of each silo's clients that answer in a round, drawn anew each time."""
+    """In a simulation, the fraction of each silo's clients that answer in a round, drawn again each time."""
     silo_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The probability with which a sample's score goes without a silo, drawn anew for every silo, sample and round: the
+    """The probability with which a sample's score goes without a silo, drawn for every silo, sample and round: the
     model learns to do without any of them."""
     variant: Annotated[str, Field(pattern=NAMED)] | None = None
     """A variant of your own, ``package.module:name``, in place of the keys above from ``optimizer`` on."""

@@ -56,11 +56,11 @@ class Sum:
         return {}
 
     def width(self, num_outputs: int) -> int:
-        """As many as scores."""
+        """As many numbers of phi as there are scores."""
         return num_outputs
 
     def num_outputs(self, width: int) -> int:
-        """As many as numbers of phi."""
+        """As many scores as phi has numbers."""
         return width
 
     def scores(self, total: Any) -> Any:

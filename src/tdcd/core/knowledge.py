@@ -1,4 +1,4 @@
-"""What a client knows of a row besides its features, and the loss that follows from it.
+"""What a client knows about a row in addition to its features, and the loss that follows from it.
 
 With labels everywhere: the row's label, and the sum of the other silos' phi. Where one silo has the labels, see
 :mod:`tdcd.core.family.labels`.
@@ -20,7 +20,7 @@ THIS_ROUND, IN_FULL = "slopes are of this round's blocks", "slopes have no short
 
 
 class Known(NamedTuple):
-    """What a client knows of its rows of a minibatch besides their features; arrays of any leading shape."""
+    """What a client knows of its rows of a minibatch in addition to their features; arrays of any leading shape."""
 
     labels: Any
     """``[..., P]``; anything where the knowledge says that it has none."""
@@ -75,7 +75,7 @@ class Knowledge(Protocol):
         return False
 
     def receives_sum(self, silo: int) -> bool:
-        """Whether :meth:`received` is the sum of the others' phi, so that nobody needs to work it out."""
+        """Whether :meth:`received` is the sum of the others' phi, so that no party needs to compute it."""
         return False
 
     def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:

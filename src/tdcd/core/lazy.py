@@ -24,7 +24,7 @@ else:
     Array = Any
 
     class _Later(ModuleType):
-        """A module that is imported when somebody asks it for something."""
+        """A module that is imported when one of its names is first used."""
 
         def __getattr__(self, name: str) -> Any:
             module = importlib.import_module(self.__name__)

@@ -65,7 +65,7 @@ class Moved(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the bytes of a run's messages depend on, besides its flows."""
+    """What the bytes of a run's messages depend on, in addition to its flows."""
 
     samples: tuple[int, int]
     """``(E, B)``: the samples of a round."""
@@ -226,12 +226,12 @@ class Ledger:
 
     @property
     def model_bytes(self) -> int:
-        """Of all hubs' blocks together."""
+        """The bytes of all hubs' blocks."""
         return next(sum(load.each) for load in self.training if load.flow.name == "block")
 
     @property
     def scores_bytes(self) -> int:
-        """Of all clients' scores in an evaluation together."""
+        """The bytes of all clients' scores in an evaluation."""
         return next(sum(load.together) for load in self.evaluation if load.flow.name == "scores")
 
     def evaluations(self, rounds: int, every: int, last: int) -> tuple[Sent, ...]:

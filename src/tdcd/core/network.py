@@ -30,7 +30,7 @@ class Link:
         return cls(latency_ms / 1e3, mbit_s * 1e6 / 8)
 
     def seconds(self, num_bytes: float) -> float:
-        """From the first byte sent to the last one received."""
+        """The seconds from the first byte sent to the last one received."""
         return self.latency_s + num_bytes / self.bytes_per_s
 
     def __str__(self) -> str:

@@ -72,7 +72,7 @@ class Objective:
 
     @cached_property
     def kind(self) -> Loss:
-        """What there is to know of its loss."""
+        """The loss as an object, with what is known about it."""
         return loss_of(self.loss)
 
     def check_additive(self, what: str) -> None:
@@ -93,7 +93,7 @@ class Objective:
         return outputs_of(self.kind, labels)
 
     def label_dtype(self, dtype: str) -> np.dtype[Any]:
-        """Of labels in a run whose arithmetic has ``dtype``."""
+        """The type of labels in a run whose arithmetic has ``dtype``."""
         return self.kind.label_dtype(dtype)
 
     def phi_width(self, num_outputs: int) -> int:
@@ -113,7 +113,7 @@ class Objective:
 
     @property
     def is_written_out(self) -> bool:
-        """Whether the loss's derivatives are, so that nobody needs to differentiate it."""
+        """Whether the loss's derivatives are, so that no differentiation is needed."""
         return self.kind.slopes is not None and (self.kind.change is None or self.kind.change_slopes is not None)
 
     def slopes(self, total: Array, labels: Array) -> Array:
@@ -179,7 +179,7 @@ class Objective:
         return statistic[..., : -change.shape[-1]], moved, start + change
 
     def response(self, outputs: int) -> Response:
-        """What happened to the labels; a single output has two classes."""
+        """How the labels were randomised; a single output has two classes."""
         return KEPT if self.label_epsilon is None else Response.of(self.label_epsilon, max(2, outputs))
 
     def penalty(self, block: Tree) -> Array:

@@ -84,7 +84,7 @@ def row_weights(left: Remaining, counts: Array, num_rows: int, *, gradient: Grad
 
 
 class SiloPresence(Protocol):
-    """For which samples a silo's phi counts: the part ``dropout`` of a variant."""
+    """Which samples a silo's phi counts for: the part ``dropout`` of a variant."""
 
     def kept_rows(self, sending: Sending) -> Array | None:
         """Whether the silo of ``sending`` counts: ``[E, B]`` for all samples of the round, or ``[...]`` for those at

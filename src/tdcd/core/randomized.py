@@ -29,7 +29,7 @@ class Response(NamedTuple):
 
     @classmethod
     def of(cls, epsilon: float, num_classes: int) -> Self:
-        """With this epsilon, for C classes.
+        """Randomised response with this epsilon, for C classes.
 
         >>> round(Response.of(1.0, 2).keep, 4)
         0.7311

@@ -1,4 +1,4 @@
-r"""What a communication round is, as a value: who sends what to whom, in which form, and when.
+r"""What a communication round is, as a value: which party sends what to which, in which form, and when.
 
 :mod:`tdcd.core.algorithm` has the arithmetic of Algorithm 1; this module has its messages. A :class:`Round` is a list
 of flows of training and one of evaluation. Whoever has to know what is sent reads them: the general engine, the hubs'
@@ -105,7 +105,7 @@ class From:
 
 @dataclass(frozen=True)
 class Flow:
-    """One kind of message: what it carries, from whom to whom, and in which form."""
+    """One kind of message: what it carries, its sender and receiver, and its form."""
 
     name: FlowName
     link: LinkClass

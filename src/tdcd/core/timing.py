@@ -40,7 +40,7 @@ class HubTiming(Protocol):
         ...
 
     def period(self, silo: int) -> int:
-        """Its m."""
+        """The period m of a silo."""
         ...
 
     def steps_in(self, silo: int, round_index: int) -> bool:
@@ -74,7 +74,7 @@ class Followed:
         return max(self.timing.period(silo) for silo in range(self.num_silos))
 
     def period(self, silo: int) -> int:
-        """Its m."""
+        """The period m of a silo."""
         return self.timing.period(silo)
 
     def steps_in(self, silo: int, round_index: int) -> bool:

@@ -83,7 +83,7 @@ def _paths(structure: Any) -> list[str]:
 
 
 def _jax_knows() -> bool:
-    """Whether JAX is loaded; nobody can have made a tree of other classes without it."""
+    """Whether JAX is loaded; no tree of other classes can exist without it."""
     return "jax" in sys.modules
 
 

@@ -130,7 +130,7 @@ class Variant:
         return is_plain(self.participation)
 
     def answering(self, clients: Sequence[int]) -> list[int] | None:
-        """Of each silo, how many of its clients answer in a round; None if all do."""
+        """The number of clients that answer in a round, per silo; None if all do."""
         if self.all_answer:
             return None
         return [int(self.participation.answering(0, 0, silo, count).sum()) for silo, count in enumerate(clients)]

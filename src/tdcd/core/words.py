@@ -11,7 +11,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def there_are(number: int, noun: str = "", plural: str = "") -> str:
-    """That there is one thing, or that there are several.
+    """A count as a clause.
 
     >>> there_are(1, "silo"), there_are(3, "class", "classes"), there_are(2)
     ('there is 1 silo', 'there are 3 classes', 'there are 2')

@@ -50,7 +50,7 @@ class Table:
     classes: tuple[str, ...] = ()
     """The classes' names by number; empty if they are called by their numbers."""
     value_bytes: int | None = None
-    """What a raw value takes up in the source, such as 1 for a pixel; None if that is as much as a number."""
+    """The bytes of a raw value in the source, such as 1 for a pixel; None if it is an ordinary number."""
 
     def __post_init__(self) -> None:
         """Refuse shapes and values that no model could train on."""

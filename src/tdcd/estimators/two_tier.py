@@ -591,7 +591,7 @@ class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
 
     @property
     def coef_(self) -> NDArray[np.float64]:
-        """What a unit of each column adds to the decision function."""
+        """The change of the decision function per unit of each column."""
         return _decision(self._linear()[0], len(self.classes_)).T
 
     @property
@@ -674,7 +674,7 @@ class TwoTierRegressor(RegressorMixin, _TwoTier):  # type: ignore[misc]
 
     @property
     def coef_(self) -> NDArray[np.float64]:
-        """What a unit of each column adds to the amount."""
+        """The change of the predicted amount per unit of each column."""
         return self._linear()[0][:, 0]
 
     @property

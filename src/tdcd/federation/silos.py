@@ -60,9 +60,9 @@ class Silo:
     preparation: Preparing | Scaling | None = None
     """How raw rows became these features, without a column of ones at their end; None if these are the raw ones."""
     id_column: str = ""
-    """What the silo's tables call the id; empty where rows have none."""
+    """The id column's name in the silo's tables; empty where rows have none."""
     reading: Mapping[str, Any] = field(default_factory=dict)
-    """How else its tables are read: what stands for a blank, decimal marks; keys of ``[data]``."""
+    """Options for reading its tables: texts that mean a missing value, decimal marks; keys of ``[data]``."""
     test_rows: Rows = ()
     """Which held-out samples are in each client's table; dealt out evenly by default."""
     value_bytes: int | None = None
@@ -140,7 +140,7 @@ class Terms:
     label_epsilon: float | None = None
     """The labels were randomised with this epsilon."""
     task: Task | None = None
-    """What the labels were taken for; None if training decides it."""
+    """How the labels were interpreted; None if training decides it."""
     loss: Loss | None = None
     """The loss that they were prepared for; None if it was left open."""
     dtype: Dtype | None = None
@@ -169,7 +169,7 @@ class Federation:
     test_weights: NDArray[Any] | None = field(default=None, kw_only=True)
     """``[m]``: the same of the held-out samples."""
     labels_in_words: str = field(default="", kw_only=True)
-    """What the labels were taken for, where that was decided from a table's values."""
+    """How the labels were interpreted, where that was decided from a table's values."""
     classes: tuple[str, ...] = field(default=(), kw_only=True)
     """The classes' names by number; empty if they are called by their numbers."""
     alignment: Mapping[str, SiloIds] = field(default_factory=dict, kw_only=True)
@@ -198,7 +198,7 @@ class Federation:
             _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
 
     def class_weighted(self, given: ClassWeights) -> Self:
-        """The same with samples that also weigh what their class does.
+        """The same federation with sample weights multiplied by class weights.
 
         Args:
             given: ``"balanced"``, so that every class weighs the same in all; or weights by class, which go by their
@@ -215,7 +215,7 @@ class Federation:
 
     @property
     def num_silos(self) -> int:
-        """N."""
+        """N, the silos."""
         return len(self.silos)
 
     @classmethod

@@ -79,7 +79,7 @@ def weigh(
 def weigh_apart(
     given: ClassWeights, classes: Sequence[str], labels: Sequence[Any], weights: Sequence[Any]
 ) -> tuple[Numbers, Numbers | None]:
-    """The same of training samples and held-out ones apart, of which there may be none, as of weights."""
+    """The same for training samples and held-out ones separately; either may be missing."""
     there = [some for some in labels if some is not None]
     names = classes or tuple(str(one) for one in range(int(max(some.max() for some in there)) + 1))
     before = None if weights[0] is None else np.concatenate([some for some in weights if some is not None])

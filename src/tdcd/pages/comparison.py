@@ -25,7 +25,7 @@ VARIANTS = {
     "phi_bits": "Phi is sent in so many bits per number.",
     "block_bits": "Clients send the change of their block in so many bits per number.",
     "protect": "Hubs learn only the sum of the other silos' phi, in fixed point.",
-    "participation": "Only this part of every silo's clients, drawn anew, answers in a round.",
+    "participation": "Only this part of every silo's clients, drawn again each time, answers in a round.",
     "clients": "The rows of every silo are with so many clients.",
     "protect_blocks": "Hubs learn only the weighted sum of their clients' blocks, in fixed point.",
 }
@@ -93,7 +93,7 @@ def _summary(comparison: Comparison) -> Iterator[html.Html]:
     if comparison.num_seeds > 1:
         yield html.paragraph(
             f"Figures are means over {comparison.num_seeds} seeds, ± half of the range between the lowest and the "
-            "highest. Each seed splits the rows, starts the blocks and draws the minibatches anew, the same for all "
+            "highest. Each seed splits the rows, starts the blocks and draws the minibatches again, the same for all "
             "algorithms."
         )
     yield html.table(*summary(comparison), numbers=True)

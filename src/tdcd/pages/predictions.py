@@ -530,7 +530,7 @@ def _cell(
 
 
 def _pairs(samples: Classes, counts: NDArray[np.int64]) -> Html:
-    """The classes that are taken for others most often."""
+    """The classes that are confused most often."""
     wrong = counts - np.diag(np.diag(counts))
     order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_PAIRS]
     rows = []

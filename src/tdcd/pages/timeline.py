@@ -257,7 +257,7 @@ class Ages:
         return f"{f'{youngest} to ' * (oldest > youngest)}{counted(oldest, 'round')} old"
 
     def used_by(self, silo: int) -> str:
-        """Of the others' phi, if it is equally old for all of them."""
+        """The age of the others' phi, if it is the same for all of them."""
         ages = {self.in_words(other) for other in range(len(self.silos)) if other != silo}
         return f"uses phi {ages.pop()}" if len(ages) == 1 else ""
 

@@ -202,7 +202,7 @@ def why_no_constants(planned: Plan) -> str:
 def reused_facts(
     planned: Plan, known: Constants, models: Sequence[Sequence[Tree]], seconds: float, observe: EstimateObserver
 ) -> Reused:
-    """Of a plan that the theorem for reused minibatches covers, with the noise at some hub blocks."""
+    """The facts of a plan that the theorem for reused minibatches covers, with the noise at some hub blocks."""
     federation, objective, settings = planned.federation, planned.objective, planned.settings
     curved = reused_constants(federation, objective, settings, known, seconds=seconds, observe=observe)
     return Reused(curved, reused_noise(federation, objective, settings, models, variant=planned.variant))

@@ -28,11 +28,11 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """What one takes in the long run, predicted."""
+        """The predicted seconds of a round in the long run."""
         return self.prediction.seconds_per_round
 
     def after(self, rounds: int) -> float:
-        """What the first rounds take, predicted; with overlap, nothing is hidden before the first."""
+        """The predicted seconds of the first rounds; with overlap, nothing is hidden before the first."""
         return self.prediction.after(rounds)
 
     @property
@@ -134,7 +134,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Their predicted time."""
+        """The predicted time of the rounds."""
         return self.cost.after(self.least_rounds)
 
 

@@ -95,7 +95,7 @@ class MeasuredBound:
 
     @property
     def average(self) -> float:
-        """What the bound bounds, as measured."""
+        """The measured average that the bound limits."""
         return float(self.gradients.averages[-1])
 
     @property
@@ -136,7 +136,7 @@ class MeasuredBound:
 
     @property
     def verdict(self) -> str:
-        """What came out, in a few sentences."""
+        """The result in a few sentences."""
         steps, silos = self.planned.settings.local_steps, self.planned.federation.num_silos
         vanished = None if self.missing else vanishing(self.constants, steps, silos, self.timing)
         return " ".join([*self._outcome(), *([vanished] if vanished else [])])

@@ -41,7 +41,7 @@ class Pilot:
     safe_step_size: float | None
     """To fall back on when the run diverges; None where there is none."""
     curve: list[PilotPoint]
-    """Begins before training; a new run begins it anew."""
+    """Begins before training; a new run restarts it."""
     name: str
     diverged: list[float] = field(default_factory=list)
     """Step sizes with which the run diverged."""

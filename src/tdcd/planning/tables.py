@@ -92,7 +92,7 @@ def terms(result: MeasuredBound) -> TextTable:
 
 
 def draws_in_words(noise: Noise) -> str:
-    """What a run's sigma rests on."""
+    """The draws that a run's sigma was estimated from."""
     if not any(noise.draws):
         return "exact, since every sample is in the minibatch"
     first, last = noise.draws
@@ -125,7 +125,7 @@ def _reused_rows(result: MeasuredBound) -> list[list[str]]:
 
 
 def bound_constants(result: MeasuredBound) -> TextTable:
-    """What the bound was computed from."""
+    """The constants of the bound."""
     known, noise, settings = result.constants, result.noise, result.planned.settings
     per_silo = ", ".join(figure(value) for value in known.per_silo)
     return TextTable(

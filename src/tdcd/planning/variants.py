@@ -23,7 +23,7 @@ AS_IT_IS, FEWEST = max(BITS), min(BITS)
 
 
 class Candidate(NamedTuple):
-    """One way."""
+    """A candidate: overlap, periods and bits."""
 
     overlap: int
     """D."""
@@ -59,7 +59,7 @@ class Candidate(NamedTuple):
 
 
 def own_candidate(planned: Plan) -> Candidate:
-    """What the configuration says."""
+    """The candidate that the configuration sets."""
     silos = range(planned.federation.num_silos)
     timing = planned.variant.timing
     return Candidate(timing.depth, tuple(timing.period(silo) for silo in silos), planned.config.exchange.phi_bits)
@@ -83,7 +83,7 @@ def find_candidates(planned: Plan, slower: Mapping[str, float]) -> list[Candidat
     periods = {own.periods, (1,) * count}
     if may_be_late:
         periods.add(tuple(min(rounds, max(1, round(each / min(times)))) for each in times))
-    # Nobody who asks for float64 is served with the fewest bits.
+    # A configuration with float64 does not get the fewest bits.
     bits = {own.phi_bits, *(each for each in BITS if is_free and (each > FEWEST or config.dtype == "float32"))}
     # Masks take up all bits.
     bits = {AS_IT_IS} if config.exchange.protect == "mask" else {*bits, AS_IT_IS}
@@ -129,7 +129,7 @@ class Ranking:
     ranked: tuple[Ranked, ...]
     """All, the simplest first."""
     own: Ranked
-    """What the configuration says."""
+    """The candidate that the configuration sets."""
     recommended: Ranked
     step_size: float
     """For the recommended one."""
@@ -259,7 +259,7 @@ FOR_VARIANTS = 0.25
 
 
 class RunPlan(NamedTuple):
-    """What to take."""
+    """The recommended settings."""
 
     local_steps: Recommendation
     variants: Ranking | None

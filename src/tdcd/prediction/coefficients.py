@@ -17,7 +17,7 @@ INTERCEPT = "intercept"
 
 
 class Coefficient(NamedTuple):
-    """What one column adds to the scores."""
+    """The effect of one column on the scores."""
 
     silo: str
     """Empty for the intercept."""

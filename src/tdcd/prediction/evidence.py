@@ -27,7 +27,7 @@ HALF = 0.5
 
 
 class Evidence(NamedTuple):
-    """What the labels say of one bin or level."""
+    """The labels' distribution in one bin or level."""
 
     favoured: int
     """Rows of the favoured class."""
@@ -61,7 +61,7 @@ def evidence(favoured: Sequence[int], others: Sequence[int]) -> list[Evidence]:
 def evidence_of(
     model: Model, tables: Mapping[str, Any], label: str, favoured: str
 ) -> dict[tuple[str, str], list[Evidence]]:
-    """By silo and column, the evidence of every cell of its encoding.
+    """The evidence of every cell of a column's encoding, by silo and column.
 
     Args:
         tables: by silo: files, or frames with an id column. Rows are put together by id. Silos without a table, and

@@ -89,16 +89,16 @@ class Model:
     """
 
     silos: tuple[str, ...]
-    """In order."""
+    """The names of the silos, in order."""
     parts: Mapping[str, SiloModel]
     """The parts by silo: of all silos, or of a hub's own."""
     label_encoding: LabelEncoding
-    """What the labels are."""
+    """How labels are encoded."""
     loss: Loss
-    """What was minimised."""
+    """The loss that was minimised."""
     dtype: Dtype = "float32"
     where: str = "the model"
-    """Where it is from, for messages."""
+    """The file or folder that it was loaded from, for messages."""
     absent: Mapping[str, Path] = field(default_factory=dict)
     """The silos whose parts are not there, and a file that is missing for each."""
     label_silo: str | None = None
@@ -157,7 +157,7 @@ class Model:
 
     @property
     def num_outputs(self) -> int:
-        """C."""
+        """C, the scores of a sample."""
         return self.label_encoding.num_outputs or self.loss.num_outputs(len(self.label_encoding.classes))
 
     @property
@@ -186,7 +186,7 @@ class Model:
         if silo not in self.silos:
             raise ValueError(f"there is no silo '{silo}' in {self.where}; there are {', '.join(self.silos)}")
         if silo not in self.parts:
-            others = ", ".join(f"'{name}'" for name in self.parts) or "nobody"
+            others = ", ".join(f"'{name}'" for name in self.parts) or "none"
             raise FileNotFoundError(
                 f"{self.absent[silo]} is missing: {self.where} has the part of {others}, not of silo '{silo}'"
             )
@@ -198,7 +198,7 @@ class Model:
             raise ValueError(f"{self.where}: only silo '{self.label_silo}' knows what predictions mean: predict there")
 
     def silo_scores(self, silo: str, table: Path) -> SiloScores:
-        """What one silo's columns in a file add to the scores.
+        """The part of the scores that comes from one silo's columns in a file.
 
         The file needs the silo's id column and features; other columns, such as the label, are ignored.
         """

@@ -27,7 +27,7 @@ SAMPLE = "sample"
 
 
 class Named(NamedTuple):
-    """What held-out samples and their labels are called."""
+    """The names of held-out samples and of their labels."""
 
     id_column: str
     ids: Sequence[str]

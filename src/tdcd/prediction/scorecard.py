@@ -30,7 +30,7 @@ class PointScale(NamedTuple):
 
 
 class ScorecardLine(NamedTuple):
-    """What one bin or level is worth."""
+    """The points of one bin or level."""
 
     silo: str
     """Empty for the base."""

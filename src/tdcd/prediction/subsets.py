@@ -17,7 +17,7 @@ GroupPhi = Mapping[tuple[str, ...], NDArray[Any]]
 
 
 class Phis(NamedTuple):
-    """What is known of the silos' phi at the end of a run."""
+    """Statistics of the silos' phi at the end of a run."""
 
     silos: Sequence[str]
     """All of them, in order."""

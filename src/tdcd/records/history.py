@@ -32,19 +32,19 @@ class Record:
     metrics: dict[str, dict[str, float | None]]
     """``train`` and ``test`` figures by name."""
     bytes: Traffic
-    """Sent by the rounds since the start, without evaluations; those in which clients were absent count as whole."""
+    """Bytes that the rounds sent since the start, without evaluations; rounds with absent clients count as whole."""
     messages: Traffic
-    """Sent by the rounds since the start."""
+    """Messages that the rounds sent since the start."""
     seconds: float = field(compare=False)
     """Training time since the start."""
     absent: dict[str, list[int]] = field(default_factory=dict)
-    """In a real federation: the rounds since the line before in which hubs went on without a client, by client."""
+    """In a real federation: the rounds since the line before in which hubs continued without a client, by client."""
     unscored: list[str] = field(default_factory=list)
     """The clients whose rows are not in this line's figures."""
     evaluation_bytes: Traffic | None = None
-    """Sent by the evaluations since the start, this one counted in; None in a history of an earlier version."""
+    """Bytes that the evaluations sent since the start, including this one; None in a history of an earlier version."""
     evaluation_messages: Traffic | None = None
-    """Sent by the evaluations since the start."""
+    """Messages that the evaluations sent since the start."""
     worse_than: Literal["", "start", "best"] = ""
     """What the training loss of this line is above, see :mod:`tdcd.records.outcome`: that before training, or far
     above the lowest."""
@@ -98,7 +98,7 @@ class Record:
                 fields["train_loss"] = math.nan
             if unknown := fields.keys() - cls.__dataclass_fields__.keys():
                 raise ValueError(f"there is no field {min(unknown)!r}")
-        # Made anew, since msgspec leaves fields that are not given to the class, where vars() does not see them.
+        # Created again, since msgspec leaves fields that are not given to the class, where vars() does not see them.
         return replace(msgspec.convert(fields, cls))
 
 

@@ -64,7 +64,7 @@ class Manifest:
         return _sha256(self.file)
 
     def read(self) -> dict[str, Any]:
-        """What it says; refuses one that was changed since it was written."""
+        """The manifest; refuses one that was changed since it was written."""
         try:
             found = parse_json(read_plain(self.file))
             digest = found.pop("digest")
@@ -128,7 +128,7 @@ class Manifest:
         return made
 
     def _known(self) -> dict[str, Any]:
-        """What it says so far; nothing if that cannot be read, since it is written anew."""
+        """What it says so far; nothing if that cannot be read, since it is written again."""
         try:
             return self.read()
         except (OSError, ValueError):
@@ -205,7 +205,7 @@ def schedule_of(settings: Settings, num_samples: int) -> dict[str, Any]:
 
 
 def schedule_digest(facts: Mapping[str, Any]) -> str:
-    """Of the minibatches that follow from ``facts``."""
+    """A digest of the minibatches that follow from ``facts``."""
     chosen = {key: facts[key] for key in ("num_samples", "batch_size", "local_steps", "minibatches")}
     return digest_of("", {"ids": batch_ids(facts["seed"], facts["rounds"], **chosen)})
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 from tdcd.core.trees import Tree, like, named_leaves
 from tdcd.records.files import Mark, digest_of, parse_json, read_plain, sync_folder, write_synced
 
-RESTORE = "restore it from a backup, or start the run anew"
+RESTORE = "restore it from a backup, or start the run again"
 _FREE = {"train": "rounds", "data": "folder"}
 
 
@@ -38,7 +38,7 @@ def read_block(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def settings_digest(config: Mapping[str, Any]) -> str:
-    """Of all keys but those that a resumed run may change: the rounds, and where its data lies."""
+    """A digest of all keys but those that a resumed run may change: the rounds, and where its data lies."""
     kept = {section: _without(keys, _FREE.get(section)) for section, keys in config.items()}
     return digest_of(json.loads(json.dumps(kept, default=str)), {})
 
@@ -73,7 +73,7 @@ class ModelFiles:
         for name, tree in trees:
             tensors = {key: np.asarray(leaf) for key, leaf in named_leaves(tree).items()}
             write_synced(self._new / self.file(name).name, block_content({"silo": name, **facts}, tensors))
-        # Nobody reads a folder of this name: its files need not take the place of others one by one.
+        # No process reads a folder of this name: its files need not take the place of others one by one.
         sync_folder(self._new)
         self._recover()
         if self.path.exists():

@@ -61,7 +61,7 @@ class Best(NamedTuple):
 
 
 class Stopping(NamedTuple):
-    """What ends a run, and what stays of it."""
+    """When a run ends, and which model is kept."""
 
     rounds: int
     patience: int | None = None

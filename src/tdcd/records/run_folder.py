@@ -17,7 +17,7 @@
     manifest.json               versions, machine, and digests of all of this; see :mod:`tdcd.records.manifest`
     manifest.key                what the digests of data there are keyed with; for the owner's eyes only
 
-Nothing else in the package reads or writes these files. What a hub's folder has besides is in
+Nothing else in the package reads or writes these files. What a hub's folder holds in addition is in
 :mod:`tdcd.runtime.storage`; a sweep's folder of run folders is in :mod:`tdcd.records.sweep_folder`.
 """
 
@@ -168,7 +168,7 @@ class RunFolder:
         records = self.records()
         if not records:
             raise ValueError(
-                f"{self.history_file} is empty: let the run get as far as its first evaluation, or start it anew"
+                f"{self.history_file} is empty: let the run get as far as its first evaluation, or start it again"
             )
         return records
 
@@ -277,7 +277,7 @@ class RunFolder:
         write_json(self.labels_file, encoding)
 
     def labels(self) -> Any:
-        """What the labels are."""
+        """How the labels are encoded."""
         return _of_files(self.labels_file)
 
     def write_alone(self, figures: Mapping[str, Mapping[str, float | None]]) -> None:
@@ -439,7 +439,7 @@ class FederationFacts(BaseModel):
     num_samples: PositiveInt
     num_test: NonNegativeInt
     labels: str = ""
-    """What they were taken for, where that was decided from a table's values."""
+    """How they were interpreted, where that was decided from a table's values."""
     engine: str = ""
     """The engine of the simulation that ran; empty for a real federation."""
     alignment: dict[str, SiloIds] = Field(default_factory=dict)
@@ -454,7 +454,7 @@ class FederationFacts(BaseModel):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What a run folder holds, without the models."""
+    """The contents of a run folder, without the models."""
 
     path: Path
     config: dict[str, Any]
@@ -472,7 +472,7 @@ class RecordedRun:
 
     @property
     def name(self) -> str:
-        """What the run is called; the data's name for a run that Python started."""
+        """The run's name; the data's name for a run that Python started."""
         return str(self.config.get("name") or self.federation.name)
 
     @property

@@ -4,7 +4,7 @@ Both follow from the lines of the history alone, so that all hubs decide alike w
 repeated bit for bit. A line counts if it is at least :data:`LEAST_ROUNDS` rounds after the last one that counted, or if
 it is the last of all.
 
-- The training loss fell, or stayed: the steps go on from there. After three such lines in a row they grow by half.
+- The training loss fell, or stayed: the steps continue from there. After three such lines in a row they grow by half.
 - It rose: the blocks go back to those of the last line before, and the steps become half as long.
 - It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged.
 

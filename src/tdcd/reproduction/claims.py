@@ -105,7 +105,7 @@ class Claim:
         return self.figure in AS_PRINTED
 
     def as_json(self) -> dict[str, Any]:
-        """For ``results.json``."""
+        """The claim as written to ``results.json``."""
         quantities = [
             {"what": each.what, "by_seed": each.values, **each.interval._asdict()} for each in self.quantities
         ]

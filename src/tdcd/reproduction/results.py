@@ -123,7 +123,7 @@ class ExperimentResult:
 
     @property
     def mark(self) -> str:
-        """To stand in every figure and row that a stand-in for the data touches."""
+        """The mark on every figure and row that used a stand-in for the data."""
         return f"stand-in data: {self.data}" if self.stand_in else ""
 
     @property

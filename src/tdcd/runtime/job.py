@@ -41,7 +41,7 @@ class UnfitLabels(IncompatibleParties):
 
 
 WAY_ON = (
-    "The other parties wait: restore the run folder from a newer backup and give the same command again; or begin anew "
+    "The other parties wait: restore the run folder from a newer backup and give the same command again; or start over "
     "everywhere, with a new folder for every hub"
 )
 """What can still be done for a hub that cannot continue from its run folder."""
@@ -149,7 +149,7 @@ class Job:
 
     @cached_property
     def most_bytes(self) -> int:
-        """Of a message."""
+        """The largest size of a message in bytes."""
         return int(self.config.runtime.max_message_mb * 2**20)
 
     @cached_property

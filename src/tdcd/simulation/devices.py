@@ -24,7 +24,7 @@ SAMPLES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class Devices:
-    """Where a simulation runs: JAX's default device, or a line of devices in this process and others.
+    """The devices of a simulation: JAX's default device, or a line of devices in this process and others.
 
     Every process of the line makes the same calls with the same arguments.
     """

@@ -64,7 +64,7 @@ def _penalties(hub_blocks: list[Tree], l2: float) -> list[float]:
     # Compiled as one, a square and a sum would be rounded once only.
     sums = np.asarray(_sums(_squares(hub_blocks)))
     zero, half, rest = sums.dtype.type(0), sums.dtype.type(l2 / 2), iter(sums)
-    # A run that diverges is told as such, not by warnings.
+    # A run that diverges is reported as such, not by warnings.
     with np.errstate(all="ignore"):
         totals = [sum((next(rest) for _ in jax.tree.leaves(block)), zero) for block in hub_blocks]
         return [float(half * total) for total in totals]

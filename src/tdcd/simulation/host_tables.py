@@ -16,7 +16,7 @@ from tdcd.simulation.devices import Devices, whole
 from tdcd.simulation.staging import StagingBuffers
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 1 << 22
-"""Phi of all samples is worked out for so many rows at a time, and so many bytes: little beside those that stay."""
+"""Phi of all samples is computed for so many rows and bytes at a time: little compared with those that stay."""
 
 
 class DeviceTable(NamedTuple):
@@ -55,7 +55,7 @@ def put_table(silo: Silo, table: Any, devices: Devices) -> Any:
 
 
 def phi_of_all(block: Tree, table: HostRows, model: Block, hosts: Hosts) -> NDArray[Any]:
-    """A silo's phi ``[M, C]`` of all samples: each host works out that of its own rows, and they tell each other."""
+    """A silo's phi ``[M, C]`` of all samples: each host computes that of its own rows and sends it to the others."""
     numbers, fitting = table.here, max(1, BYTES_AT_ONCE // row_bytes(table))
     size = min(ROWS_AT_ONCE, fitting, len(table))
     chunks = []

@@ -186,7 +186,7 @@ def _columns_of_labels(
 
 
 def taken_for(config: Config, rows: RawRows) -> str:
-    """What a client's labels are taken for, in words; refuses labels that do not fit ``model.loss``."""
+    """How a client's labels are interpreted, in words; refuses labels that do not fit ``model.loss``."""
     if rows.labels is None:
         return f"none here; silo '{config.federation.labels}' has them"
     try:

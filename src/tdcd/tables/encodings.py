@@ -128,7 +128,7 @@ class OneHot:
 
     @classmethod
     def fit(cls, name: str, column: CategoryStats, rare: int, *, has_shares: bool = False) -> Self:
-        """For a column with these counts; levels with fewer than ``rare`` rows are rare, as is one called "other"."""
+        """The encoding for these counts; levels with fewer than ``rare`` rows are rare, as is one called "other"."""
         kept = tuple(sorted(level for level, n in column.levels.items() if n >= rare and level != "other"))
         if len(kept) > MOST_LEVELS:
             raise ValueError(
@@ -198,7 +198,7 @@ class Binned:
 
     @classmethod
     def fit(cls, name: str, column: SketchStats, bins: int) -> Self:
-        """For a column with this sketch."""
+        """The encoding of a column with this sketch."""
         if column.known and not column.sketch.counts:
             raise ValueError(
                 f"column '{name}': no client has enough values to say where bins begin without revealing values: "

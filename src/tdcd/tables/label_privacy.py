@@ -17,7 +17,7 @@ from tdcd.tables.rows import RawRows
 from tdcd.tables.writing import write_table
 
 EPSILON_COLUMN = "label_epsilon"
-"""Tells a table of randomised labels from one of true ones, and epsilon in every row."""
+"""The column that marks a table of randomised labels, with epsilon in every row."""
 
 
 def classes_of(config: Config) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def check_all_classes(config: Config, labels: Labels) -> None:
         return
     if labels.task == "regression":
         raise ValueError(
-            f"federation.label_epsilon = {epsilon:g}: the labels are taken for amounts, and randomised response needs "
+            f"federation.label_epsilon = {epsilon:g}: the labels are read as amounts, and randomised response needs "
             'classes: set model.loss = "softmax" if they are'
         )
     missing = sorted(set(wanted) - set(labels.classes))
@@ -120,7 +120,7 @@ def check_all_classes(config: Config, labels: Labels) -> None:
 
 
 def with_noise(config: Config, words: str, num_classes: int) -> str:
-    """What labels were taken for, in words, and what was done to them."""
+    """How labels were interpreted, in words, and what was done to them."""
     epsilon = config.federation.label_epsilon
     if epsilon is None:
         return words

@@ -111,7 +111,7 @@ def _is_number(text: str) -> bool:
 
 
 def in_words(labels: Labels, loss: str | None, *, partly: bool = False) -> str:
-    """What labels were taken for, who decided it, and which key decides otherwise.
+    """How labels were interpreted, what decided it, and which key changes that.
 
     Args:
         loss: the name of what was given to :func:`encode`, as was ``partly``.

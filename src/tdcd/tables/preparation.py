@@ -39,7 +39,7 @@ class Preparation:
 
     @classmethod
     def fit(cls, summary: Summary, *, standardize: bool = True, rare: int = 1, bins: int | None = None) -> Self:
-        """From the merged summary of the silo's training rows.
+        """The preparation from the merged summary of the silo's training rows.
 
         Args:
             standardize: amounts to mean 0 and variance 1; a constant column becomes 0.
@@ -60,7 +60,7 @@ class Preparation:
 
     @classmethod
     def of_clients(cls, summaries: Mapping[str, Summary], config: Config) -> Self:
-        """From the summaries of a silo's clients, who are the keys, as the configuration says."""
+        """A preparation from the summaries of a silo's clients, by client, as the configuration sets it."""
         data, merged = config.data, merge_summaries(summaries)
         return cls.fit(merged, standardize=data.standardize, rare=data.rare, bins=config.model.bins)
 

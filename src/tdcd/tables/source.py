@@ -218,7 +218,7 @@ class CsvFile:
         return replace(columns.among(self.name, self.header), dialect=self.dialect)
 
     def expected_rows(self, num_columns: int) -> int:
-        """By the lines at the beginning; 0 if the file is compressed."""
+        """The number of rows, estimated from the first lines; 0 if the file is compressed."""
         if self._is_gzipped:
             return 0
         beginning, size = self._bytes().read(BEGINNING_BYTES), os.fstat(self._file.fileno()).st_size

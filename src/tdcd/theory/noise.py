@@ -140,7 +140,7 @@ class _Found(NamedTuple):
         return max(square - half, 0.0) ** 0.5, (square + half) ** 0.5
 
     def with_more(self, squares: Sequence[float]) -> "_Found":
-        """With independent noise added."""
+        """The noise with independent noise added."""
         return self._replace(squares=[a + b for a, b in zip(self.squares, squares, strict=True)])
 
 

@@ -30,7 +30,7 @@ class StepScaling:
 
     @classmethod
     def of(cls, scales: Sequence[Matrix]) -> Self:
-        r"""From :math:`A_j` ``[D_j, D_j]`` per silo, which must be positive definite."""
+        r"""The scaling from :math:`A_j` ``[D_j, D_j]`` per silo, which must be positive definite."""
         return cls(tuple(map(_inverse_root, scales)))
 
     def model(self, hub_blocks: Sequence[Tree]) -> list[Tree]:
@@ -49,7 +49,7 @@ class StepScaling:
         return replace(federation, silos=silos, test_labels=None, test_weights=None)
 
     def squared_norm(self, gradient: Vector) -> float:
-        r"""Of a gradient in the old variables ``[D]``, silo after silo: :math:`\sum_j \|A_j^{-1/2} g_{(j)}\|^2`."""
+        r"""The squared norm of a gradient ``[D]`` in the old variables: :math:`\sum_j \|A_j^{-1/2} g_{(j)}\|^2`."""
         outputs = len(gradient) // sum(map(len, self.inverse_roots))
         edges = outputs * np.cumsum([0, *map(len, self.inverse_roots)])
         parts = [gradient[begin:end].reshape(-1, outputs) for begin, end in pairwise(edges.tolist())]
@@ -101,7 +101,7 @@ def scaled_constants(federation: Federation, scaling: StepScaling, objective: Ob
     They are norms of :math:`P = A^{-1/2} (c H + \lambda I) A^{-1/2}` and of its rows for the squared loss. A positive
     matrix is at most N times its diagonal blocks, and none of these is above 1: :math:`L \le N` and, as
     :math:`L_j \le \sqrt{L \|P_{jj}\|}`, :math:`L_j \le \sqrt{N}`. Beyond 1,024 columns, :math:`\sum_j \|P_{jj}\|` is
-    taken for L; there, and for other losses, the bound of :math:`L_j` stands for it.
+    used as L; there, and for other losses, the bound of :math:`L_j` stands for it.
     """
     if sum(map(len, scaling.inverse_roots)) > NARROW:
         own = [

@@ -35,7 +35,7 @@ class RoundMap:
 
     @classmethod
     def of(cls, federation: Federation, l2: float) -> Self:
-        """That of linear blocks with the squared loss on the training rows of a federation."""
+        """The map of linear blocks with the squared loss on the training rows of a federation."""
         parts = [np.asarray(silo.features, np.float64).reshape(len(silo.features), -1) for silo in federation.silos]
         features = np.concatenate(parts, axis=1)
         ends = np.cumsum([part.shape[1] for part in parts]).tolist()

@@ -55,7 +55,7 @@ class Bound:
         return self.initial + self.variance + self.staleness
 
     def at(self, iterations: int) -> Self:
-        """The same for another T."""
+        """The bound after another number of iterations T."""
         at_least_one(iterations=iterations)
         return replace(self, initial=self.initial * self.iterations / iterations, iterations=iterations)
 

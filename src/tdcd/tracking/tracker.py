@@ -26,7 +26,7 @@ class TrackedPoint(NamedTuple):
 
 
 class Tracker(Protocol):
-    """Where a run goes."""
+    """A tracker that runs are sent to."""
 
     where: str
     """For people: where it can be seen."""
@@ -92,7 +92,7 @@ class HistoryLines:
 def track(
     run: RunFolder, tracker: Tracker, *, live: bool = False, should_stop: Callable[[], bool] = lambda: False
 ) -> Ending:
-    """Tell a tracker all that is in a run folder; if it is ``live``, until the run ends. How it ended."""
+    """Send all that is in a run folder to a tracker; if it is ``live``, until the run ends. Returns how it ended."""
     # Refused before anything is sent: settings and figures are read from these files, too.
     _files(run)
     lines, started = HistoryLines(run.history_file), _started(run)

@@ -179,14 +179,14 @@ class TrainingRun:
             return
         self.folder = folder = RunFolder.open(path)
         found, before = folder.checked_config(), _known_facts(folder)
-        # Facts about the same rows can only differ by damage, and are written anew.
+        # Facts about the same rows can only differ by damage, and are written again.
         same_rows = folder.data_digest() == self._data
         settings = _agreed(folder, found, self.plan.description, facts, {} if same_rows else before)
         # The folder's settings name the loss that was decided from the labels: only the facts still say so.
         facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
         if known["data"] and known["data"] != self._data:
-            raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run anew")
+            raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run again")
         self.history = folder.records_before(self.round, self.plan.config.evaluate.every, known["history"])
         rounds = {record.round for record in self.history}
         if self._num_certified:
@@ -218,7 +218,7 @@ class TrainingRun:
         """What :meth:`checkpoint` wrote."""
         names, memory = self.names, self._memory
         kept = [index for index, tree in enumerate(memory) if jax.tree.leaves(tree)]
-        # Beside the best blocks are those of the last round.
+        # Next to the best blocks are those of the last round.
         last = [f"{name}.last" for name in names if self._keeps_apart]
         files = [*names, *last, *(f"{names[index]}.memory" for index in kept)]
         blocks = self.state.blocks * (2 if last else 1)

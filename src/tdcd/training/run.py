@@ -39,7 +39,7 @@ def resume(
     allow_code: bool = False,
     **watch: Any,
 ) -> Result:
-    """Continue the run in ``out``. Its settings stay, but for ``train.rounds``, which may be set anew.
+    """Continue the run in ``out``. Its settings stay, but for ``train.rounds``, which may change.
 
     Args:
         allow_code: import the code that the settings name; refused otherwise.

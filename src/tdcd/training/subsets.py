@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 4096
 
 
 class Trained(NamedTuple):
-    """What was trained, and how."""
+    """A trained model and its settings."""
 
     federation: Federation
     blocks: Sequence[Block]

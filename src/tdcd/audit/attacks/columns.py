@@ -21,7 +21,7 @@ TINY = 1e-30
 
 
 def variance_explained(true: Floats, found: Floats) -> Floats:
-    """Of every column ``[rows, D]``: 1 if it was found exactly, 0 if its mean does as well; nan if it is constant.
+    """The score of each column ``[rows, D]``: 1 if found exactly, 0 if its mean does as well; nan if it is constant.
 
     Below 0, an attacker would rather take the mean: such columns count as 0.
     """

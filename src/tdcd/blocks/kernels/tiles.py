@@ -100,7 +100,7 @@ def chunk_size(channels: int) -> int:
 
 
 def num_chunks(channels: int) -> int:
-    """In how many chunks it works on all of them."""
+    """The number of chunks that it works on."""
     return channels // chunk_size(channels)
 
 

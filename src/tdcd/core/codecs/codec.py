@@ -26,7 +26,7 @@ _PRIVATE = 0x70726976
 
 
 class Sending(NamedTuple):
-    """What is sent by whom: all that dither, for example, may depend on; the same for its sender and its receivers."""
+    """What is sent and its sender: all that, for example, dither may depend on; the same for sender and receivers."""
 
     seed: Any
     """``[2]``: the run's seed, its high and its low 32 bits."""
@@ -55,7 +55,7 @@ class Sending(NamedTuple):
 
     @property
     def private_key(self) -> Array:
-        """A random key for what is sent, from which nobody but the sender can draw."""
+        """A random key for what is sent, from which only the sender can draw."""
         secret = simulated_secret(self.seed, self.silo) if self.secret is None else self.secret
         key = jax.random.key(secret[0])
         for part in (*secret[1:], self.round, self.stream):
@@ -184,7 +184,7 @@ class BlockCodec(Protocol):
 
 @runtime_checkable
 class NumpyBlocks(BlockCodec, Protocol):
-    """One that takes NumPy's arrays as well as JAX's."""
+    """A codec of blocks that takes NumPy's arrays as well as JAX's."""
 
     takes_numpy: ClassVar[bool]
 

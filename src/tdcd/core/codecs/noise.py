@@ -6,7 +6,7 @@ evaluation are phi as well, and are sent in the same way: with noise of their ow
 
 The dither of few bits is drawn from the run's seed, which everybody knows, so that receivers can take it away. This
 noise is drawn from a secret of the silo's hub, kept in its run folder: a hub that comes back draws the same noise for
-the same round, and nobody else can draw it. A simulation makes the secret of every silo out of the seed.
+the same round, and no other party can draw it. A simulation makes the secret of every silo out of the seed.
 
 What this is worth as (epsilon, delta) is not counted here.
 """
@@ -52,7 +52,7 @@ class GaussianNoise:
         return {"phi": clipped + self.sigma * self.clip * drawn}
 
     def decode(self, sent: Wire, sending: Sending) -> Array:
-        """What was sent."""
+        """The array that was sent."""
         phi: Array = sent["phi"]
         return phi
 

@@ -37,7 +37,7 @@ class Quantised:
 
     @property
     def few_bits(self) -> int:
-        """Of each number."""
+        """The bits of each number."""
         return self.bits
 
     def encode(self, phi: Array, sending: Sending) -> Wire:
@@ -97,7 +97,7 @@ class QuantisedChange:
 
     @property
     def few_bits(self) -> int:
-        """Of each number."""
+        """The bits of each number."""
         return self.bits
 
     def encode(self, block: Tree, before: Tree, sending: Sending) -> Tree:

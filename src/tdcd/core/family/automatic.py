@@ -5,7 +5,7 @@ Linear blocks
     steps in each silo's own units more local steps win nothing, and clients that take one do not drift apart: a round
     is a step of accelerated gradient descent on the whole objective, for any number of clients.
 Other blocks, heads, and losses without a bound of their curvature
-    Plain local steps, and Adam at the hubs on what these changed. An optimiser at the clients would start anew in every
+    Plain local steps, and Adam at the hubs on what these changed. An optimiser at the clients would start over in every
     round.
 
 In both cases the hubs' steps are :class:`~tdcd.core.family.steered.Steered`.

@@ -42,7 +42,7 @@ class Hidden:
         return num_outputs * (1 + self.units)
 
     def num_outputs(self, width: int) -> int:
-        """One of 1 + H."""
+        """One score for every 1 + H numbers of phi."""
         return width // (1 + self.units)
 
     def scores(self, total: Any) -> Any:

@@ -60,7 +60,7 @@ class LabelsAt(Knowledge):
         return self.silo
 
     def receives_sum(self, silo: int) -> bool:
-        """Where the labels are."""
+        """Whether the silo has the labels."""
         return silo == self.silo
 
     def needs_phi_start(self, silo: int) -> bool:

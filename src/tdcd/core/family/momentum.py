@@ -2,7 +2,7 @@ r"""Momentum that belongs to a client across rounds.
 
 .. math:: v \leftarrow \beta v + g, \qquad \theta \leftarrow \theta - \eta v
 
-An optimiser's momentum that starts anew in every round (``train.optimizer = "momentum"``) has only Q steps to build up.
+An optimiser's momentum that starts over in every round (``train.optimizer = "momentum"``) has only Q steps to build up.
 Here :math:`v_k` of client k continues from round to round. Clients keep nothing: the velocity goes up with a client's
 block, stays with its hub, in the checkpoint, and comes down with the block of the next round.
 """
@@ -37,7 +37,7 @@ class ClientMomentum:
         return map_tree(lambda leaf: 0 * leaf, block)
 
     def start(self, block: Tree, iteration: Array) -> UpdateState:
-        """As if it were round 0."""
+        """The velocity of round 0, which is zero."""
         return self.memory(block)
 
     def resume(self, block: Tree, iteration: Array, memory: UpdateState) -> UpdateState:

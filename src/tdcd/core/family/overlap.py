@@ -8,7 +8,7 @@ from tdcd.core.lazy import Array, jnp
 
 @dataclass(frozen=True)
 class Overlap:
-    """In round r everybody steps on the others' phi with their blocks of round r - D; slow silos step every m rounds.
+    """In round r all silos step on the others' phi with their blocks of round r - D; slow silos step every m rounds.
 
     A silo can send phi of a later round's minibatches, since everybody can draw them. While it computes, what it sent
     travels; it waits only for a silo that is more than D rounds behind.
@@ -43,7 +43,7 @@ class Overlap:
         return jnp.minimum(round_index, self.rounds)
 
     def period(self, silo: int) -> int:
-        """Its m."""
+        """The period m of a silo."""
         return self.periods[silo] if self.periods else 1
 
     @property

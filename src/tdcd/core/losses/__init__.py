@@ -74,7 +74,7 @@ def needs_labels(loss: Loss) -> str:
     """Why every silo must have the labels; empty if one is enough."""
     if loss.change is not None:
         return ""
-    return f"the {loss.name} loss has no `change` to say how it goes on from its slope, so every silo needs the labels"
+    return f"the {loss.name} loss has no `change` to follow it from its slope, so every silo needs the labels"
 
 
 def no_curvature(loss: Loss) -> str:

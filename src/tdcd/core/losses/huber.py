@@ -17,7 +17,7 @@ class Huber(Loss):
     r""":math:`r^2 / 2` of the residual r = s - y where it is small, :math:`\delta\,(|r| - \delta / 2)` elsewhere.
 
     The two meet at :math:`|r| = \delta`. A slope of :math:`\pm \delta` does not say how far off a label is, and with
-    it how the loss goes on: the residual does.
+    it how the loss changes: the residual does.
     """
 
     delta: float = DELTA
@@ -44,7 +44,7 @@ class Huber(Loss):
         return scores - labels[..., None]
 
     def change(self, residual: Array, change: Array, response: Response) -> Array:
-        """From one residual to another."""
+        """The loss at the new residual less that at the old one."""
         nothing: Any = 0
         return self.losses(residual + change, nothing) - self.losses(residual, nothing)
 

@@ -77,7 +77,7 @@ class Loss(Protocol):
 
     @property
     def name(self) -> str:
-        """In configurations and sentences."""
+        """The name in configurations and messages."""
         return f"{type(self).__module__}:{type(self).__qualname__}"
 
     @property
@@ -131,5 +131,5 @@ class Loss(Protocol):
         return num_outputs
 
     def label_dtype(self, dtype: str) -> np.dtype[Any]:
-        """Of labels in a run whose arithmetic has ``dtype``."""
+        """The type of labels in a run whose arithmetic has ``dtype``."""
         return np.dtype(np.int32 if self.target == "classes" else dtype)

@@ -18,7 +18,7 @@ class Poisson(Loss):
     r""":math:`e^s - y s + y \log y - y` of a score s and a count y: half the deviance of y from the mean :math:`e^s`.
 
     The last two terms move no block; with them no loss is below 0. The second derivative is :math:`e^s`, which has no
-    bound. The slope :math:`e^s - y` alone does not say how the loss goes on; with the expected count :math:`e^s` it
+    bound. The slope :math:`e^s - y` alone does not say how the loss changes; with the expected count :math:`e^s` it
     does.
     """
 
@@ -36,7 +36,7 @@ class Poisson(Loss):
         return losses
 
     def slopes(self, scores: Array, labels: Array, response: Response) -> Array:
-        """How far the expected count is off."""
+        """The expected count less the label."""
         expected: Array = library_of(scores).exp(scores)
         return expected - labels[..., None]
 
@@ -57,7 +57,7 @@ class Poisson(Loss):
         return grown
 
     def change_slopes(self, statistic: Array, change: Array, response: Response) -> Array:
-        """By as much as the expected count grows."""
+        """The growth of the expected count."""
         grown: Array = statistic[..., 1:] * library_of(statistic).expm1(change)
         return statistic[..., :1] + grown
 

@@ -26,7 +26,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class Axes:
-    """Where numbers lie in a figure."""
+    """The axes of a figure: numbers to places."""
 
     x: tuple[float, float]
     """Smallest and largest number."""

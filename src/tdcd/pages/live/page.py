@@ -297,7 +297,7 @@ def _bytes(latest: Mapping[str, Any]) -> Iterator[html.Bar]:
     )
     if latest.get("evaluation_bytes"):
         evaluated = sum(latest["evaluation_bytes"].values())
-        yield html.Bar("evaluations", [], f"{bytes_in_words(evaluated)} besides")
+        yield html.Bar("evaluations", [], f"{bytes_in_words(evaluated)} in addition")
 
 
 # Several runs.

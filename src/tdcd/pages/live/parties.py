@@ -117,7 +117,7 @@ def _hub_state(hub: str, status: HubStatus | None, statuses: Mapping[str, HubSta
 
 
 def time_of(timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Of each hub: seconds of work, and of waiting by party, the longest first."""
+    """The time of each hub: seconds of work, and of waiting by party, the longest first."""
     return [
         {
             "party": timeline.hub,

@@ -151,7 +151,7 @@ class WatchServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page."""
+        """The address of the page."""
         host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
 

@@ -1,4 +1,4 @@
-"""Secrets that two parties share and nobody else: X25519, with public keys that are bound to certificates.
+"""Secrets that exactly two parties share: X25519, with public keys that are bound to certificates.
 
 A party derives its key pair from a secret of its own that lasts, so that one that was restarted makes the same masks
 again. The public key travels on a :class:`Card`, signed with the key of the party's certificate: whoever

@@ -227,7 +227,7 @@ def _use_problems(path: Path, facts: CertificateFacts, party: str | None, host: 
             f"give a certificate that was issued to a {role}"
         )
     if role == "hub" and not facts.hosts:
-        problems.append(f"{path} names no host, so nobody can dial a hub that shows it; issue one to the hub")
+        problems.append(f"{path} names no host, so no party can dial a hub that shows it; issue one to the hub")
     elif role == "hub" and host is not None and _plain(host) not in map(_plain, facts.hosts):
         problems.append(
             f"{path} is for {', '.join(facts.hosts)}, but the hub is dialled as {host}; "

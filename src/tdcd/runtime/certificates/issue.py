@@ -184,7 +184,7 @@ def _check(party: str, hosts: Sequence[str]) -> None:
     if role == "hub" and not hosts:
         raise ValueError(f"{party} needs at least one host: the name or address at which the others dial it")
     if role == "client" and hosts:
-        raise ValueError(f"{party} is a client, which nobody dials: give it no hosts")
+        raise ValueError(f"{party} is a client, which no party dials: give it no hosts")
     for host in hosts:
         _alternative(host)
 
@@ -268,7 +268,7 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_whole(path: Path, data: bytes, private: bool) -> None:
-    """Put ``data`` in place whole: nobody finds half a file, nor a key that was open to others for a moment."""
+    """Put ``data`` in place whole: no reader sees half a file, and a key is never readable by others."""
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     draft.touch(mode=0o600 if private else 0o644, exist_ok=False)

@@ -75,7 +75,9 @@ def read_request(path: Path, parties: Sequence[str]) -> SigningRequest:
     except (ValueError, UnsupportedAlgorithm):
         raise ValueError(f"{path} is not a signing request in PEM form, or is damaged; ask for it again") from None
     if not is_signed:
-        raise ValueError(f"{path} was not signed with the key that it names: nobody showed that they have that key")
+        raise ValueError(
+            f"{path} was not signed with the key that it names: the sender did not prove that it has that key"
+        )
     names = [str(part.value) for part in csr.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if len(names) != 1 or names[0] not in parties:
         raise ValueError(

@@ -138,7 +138,7 @@ class WatchedList:
             self.report(f"{refusal}; list {self.current.number} stays in force")
             return False
         new = sorted(found.keys.keys() - self.current.keys.keys())
-        self.report(f"{self._path}: list {found.number} is in force; newly revoked: {', '.join(new) or 'nobody'}")
+        self.report(f"{self._path}: list {found.number} is in force; newly revoked: {', '.join(new) or 'none'}")
         self.current = found
         return True
 

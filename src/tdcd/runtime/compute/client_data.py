@@ -36,7 +36,7 @@ class ClientData:
     table: RawRows | None = None
     """Columns that the silo's preparation has yet to turn into features."""
     held_out: NDArray[np.bool_] | None = None
-    """``[n]``: rows that nobody trains on, where the data itself says so."""
+    """``[n]``: held-out rows, where the data itself marks them."""
     target: dict[str, Any] | None = None
     """What ready labels mean: ``task``, ``label_scale`` and ``label_mean``."""
     weights: NDArray[np.float64] | None = None
@@ -46,7 +46,7 @@ class ClientData:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything here: a client that comes back with other rows is found out."""
+        """A digest of everything here: a client that comes back with other rows is detected."""
         arrays: dict[str, NDArray[Any]] = {"features": self.features}
         words: list[Any] = [self.ids, self.target]
         if isinstance(self.labels, list):
@@ -113,7 +113,7 @@ def shards(planned: Plan) -> dict[str, ClientData]:
     for number, silo in enumerate(federation.silos):
         has_labels = planned.variant.knowledge.scored_at(number) == number
         for index, (name, rows) in enumerate(zip(silo.clients, silo.rows, strict=True)):
-            # Nobody trains on the held-out rows; the clients take turns in holding them.
+            # No client trains on the held-out rows, which are dealt out to the clients in turn.
             test = np.arange(index, num_test, silo.num_clients)
             features, labels = [silo.features[rows]], [federation.labels[rows]]
             if silo.test_features is not None and federation.test_labels is not None:

@@ -202,17 +202,17 @@ class HubCompute:
 
     @property
     def num_parameters(self) -> int:
-        """Of the silo's block."""
+        """The number of parameters of the silo's block."""
         return sum(leaf.size for leaf in leaves_of(self.start))
 
     @property
     def bytes_up(self) -> int:
-        """Of a block that a client sends."""
+        """The bytes of a block that a client sends."""
         return sum(math.prod(shape) * np.dtype(kind).itemsize for kind, shape in self.block_layout.values())
 
     @property
     def memory_bytes(self) -> int:
-        """Of a client's memory."""
+        """The bytes of a client's memory."""
         return sum(math.prod(shape) * np.dtype(kind).itemsize for kind, shape in self.memory_layout.values())
 
     def tree(self, leaves: Arrays) -> Tree:
@@ -388,7 +388,7 @@ class HubCompute:
             names = [f"{CARRIED}{client}.{name}" for name in named_leaves(first)]
             wrong = [name for name in names if name not in leaves]
             if wrong:
-                raise IncompatibleParties(f"the checkpoint lacks '{wrong[0]}', a client's memory: begin anew")
+                raise IncompatibleParties(f"the checkpoint lacks '{wrong[0]}', a client's memory: start over")
             found.append(like(first, [leaves[name] for name in names]))
         return found
 
@@ -397,7 +397,7 @@ class HubCompute:
         wanted = named_leaves(self.memory)
         for name, leaf in wanted.items():
             if name not in leaves or leaves[name].shape != leaf.shape or leaves[name].dtype != leaf.dtype:
-                raise IncompatibleParties(f"the checkpoint's '{name}' does not fit train.hub_optimizer: begin anew")
+                raise IncompatibleParties(f"the checkpoint's '{name}' does not fit train.hub_optimizer: start over")
         return like(self.memory, [leaves[name] for name in wanted])
 
     def _shares_of(self, present: tuple[bool, ...]) -> Any:

@@ -80,7 +80,7 @@ def flat(padded: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """Line 19 for one client: all that its steps depend on besides arrays."""
+    """Line 19 for one client: all that its steps depend on except arrays."""
 
     model: Block
     objective: Objective

@@ -89,7 +89,7 @@ class Digests(NamedTuple):
     """Of nothing: the same where the secret is."""
     ids: str
     held_out: str
-    """Of which samples nobody trains on."""
+    """Which samples are held out."""
     labels: str | None
     """None in a silo without labels."""
 
@@ -146,7 +146,7 @@ class SampleIndex:
         return None if self.meaning is None or self.meaning.weights is None else self.meaning.weights[places]
 
     def places(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of each of a client's rows: which training sample it is, and which held-out one; -1 where it is not one."""
+        """Each row of a client: which training sample it is, and which held-out one; -1 where it is not one."""
         held_out, numbers = self.held_out[self.rows[client]], self._numbers[self.rows[client]]
         return np.where(held_out, -1, numbers), np.where(held_out, numbers, -1)
 
@@ -185,7 +185,7 @@ class Meaning:
     label_mean: float
     label_scale: float
     in_words: str
-    """What the labels of tables were taken for."""
+    """How the labels of tables were interpreted."""
     test_originals: list[str | float]
     """``[m]``: the held-out samples' labels, as the tables have them."""
     weights: NDArray[np.float64] | None = None

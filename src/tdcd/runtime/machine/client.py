@@ -1,7 +1,7 @@
 """The client: it answers its hub. Messages in, messages out; nothing here does I/O or looks at a clock.
 
 It keeps no state that its data and its hub cannot give it again: whenever it is asked for something that it lacks the
-means for, it introduces itself anew, and the hub sends what is missing.
+means for, it introduces itself again, and the hub sends what is missing.
 """
 
 import json
@@ -106,7 +106,7 @@ class Client:
         """By flow of a part, or kind of another message."""
 
     def introduce(self) -> list[Message]:
-        """Who this is and which samples it has: said at the start, and whenever something is missing."""
+        """The client's name and samples: sent at the start, and whenever something is missing."""
         self._answers.clear()
         data, is_named = self.data, isinstance(self.data.labels, list)
         target = None if data.target is None else msgspec.convert(data.target, LabelTarget)
@@ -384,14 +384,14 @@ def check_welcome(message: Welcome, rows: int, model: ModelSection, *, has_label
 
 
 def labels_in(message: Welcome, rows: int, *, has_labels: bool) -> NDArray[Any]:
-    """Of every row, as the hub says; zeros, which nothing looks at, where the silo has none."""
+    """The label of every row, as the hub sent it; zeros, which are not used, where the silo has none."""
     if (message.labels is None) == has_labels:
         raise RejectedMessage("it has no array 'labels'" if has_labels else "it has labels of a silo without any")
     return np.zeros(rows) if message.labels is None else take(message.labels, "labels", np.float64, [rows])
 
 
 def places_in(message: Welcome, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of every row: which training sample it is, and which held-out one; -1 where it is not one."""
+    """Every row's place: which training sample it is, and which held-out one; -1 where it is not one."""
     train, test = take(message.train, "train", np.int64, [rows]), take(message.test, "test", np.int64, [rows])
     if not ((train >= 0) ^ (test >= 0)).all():
         raise RejectedMessage("a row must be a training sample or a held-out one")

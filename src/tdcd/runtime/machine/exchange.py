@@ -119,7 +119,7 @@ class HubExchange:
             )
 
     def lacking(self, keys: Sequence[Key]) -> dict[str, list[Key]]:
-        """By peer, in silo order: what is not there of it."""
+        """What is missing, by peer in silo order."""
         lacking: dict[str, list[Key]] = {}
         for key in keys:
             received = self._inbox.get(key, {})
@@ -176,7 +176,7 @@ class HubExchange:
             )
 
     def forget(self, round_index: int, oldest_wanted: int) -> None:
-        """A round begins: drop what nobody needs from now on; parts of earlier rounds may still be wanted here."""
+        """A round begins: drop what no party needs from now on; parts of earlier rounds may still be wanted here."""
         self._oldest = oldest = round_index - self._kept
         for key, part in [*self.outbox.items()]:
             if key[1] < (oldest if self.receivers[part.flow][self.name] else oldest_wanted):

@@ -55,7 +55,7 @@ class Sessions:
     """
 
     def __init__(self, hub: str, first_call: int) -> None:
-        """Nobody has come; another process of this hub, or a hub of another run, begins with another number."""
+        """No peer is connected; another process of this hub, or a hub of another run, begins with another number."""
         self._hub = hub
         self._last = first_call
         self._calls: dict[str, int] = {}
@@ -278,7 +278,7 @@ class Handshake:
         if known is not None and known != _identity(message):
             is_same_run = known.partition(" ")[0] == message.nonce
             what = "came with another key for masks" if is_same_run else "has begun another run"
-            raise IncompatibleParties(f"{message.sender} {what}: begin anew everywhere, or restore its run folder")
+            raise IncompatibleParties(f"{message.sender} {what}: start over everywhere, or restore its run folder")
         self._peer_hellos[message.sender] = message
         return []
 

@@ -53,7 +53,7 @@ class Shutdown:
         return [*again, self.stop(party)]
 
     def remind(self) -> list[Message]:
-        """Tell those who have not confirmed."""
+        """Send it to those that have not confirmed."""
         return [self.stop(party) for party in sorted(self.unaware)]
 
     def receive(self, message: Message) -> list[Message]:
@@ -70,7 +70,7 @@ class Shutdown:
         return [self.stop(party)]
 
     def stop(self, party: str) -> Stop:
-        """That the run is over."""
+        """Announce that the run is over."""
         stop = Stop(self.name, party, self.round, self.run, status=self.status)
         reason = self.public_reason if self.public_reason is not None and party in self.peers else self.reason
         return stop.replace(reason=reason, in_block=self.in_block)
@@ -103,12 +103,12 @@ class Hub:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
         Args:
-            secret: known to all parties of the federation and to nobody else.
+            secret: known to the parties of the federation only.
             nonce: drawn once for this run of the silo, and kept.
             absences: all that were made durable.
             keys: for masks; see :class:`.Handshake`.
             first_call: drawn for this process, so that no answer to another process of the hub fits.
-            noise_key: 16 bytes that nobody else knows, drawn once for this run of the silo, and kept; for a variant
+            noise_key: 16 bytes that only this hub knows, drawn once for this run of the silo, and kept; for a variant
                 that adds noise to what hubs send.
         """
         if job.variant.is_private and len(noise_key) != NOISE_BYTES:
@@ -362,7 +362,7 @@ class Hub:
         notify: Iterable[str] | None = None,
         is_secret: bool = False,
     ) -> list[Instruction]:
-        """End the run for everybody, or for this hub and those whom it is to ``notify``.
+        """End the run for all parties, or for this hub and the parties in ``notify``.
 
         A reason that is secret is not for hubs without labels.
         """

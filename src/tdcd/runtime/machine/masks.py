@@ -28,7 +28,7 @@ from tdcd.runtime.messages.wire import RejectedMessage
 
 
 class MaskAgreement:
-    """One hub's side of it."""
+    """A hub's side of the agreement on masks."""
 
     def __init__(self, job: Job, silo: int, keys: Keys, nonce: str) -> None:
         """Take the hub's keys, and its nonce of the run."""

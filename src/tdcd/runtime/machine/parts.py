@@ -16,11 +16,11 @@ from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
 
 FACTS: dict[FlowName, type] = {"scores": ScoresFacts, "figures": FiguresFacts, "model": ModelFacts}
-"""By flow between hubs: what its parts say besides arrays; those of other flows say nothing."""
+"""By flow between hubs: what its parts carry in addition to arrays; those of other flows carry nothing else."""
 
 
 def check_part(part: Part, job: Job, compute: HubCompute) -> None:
-    """Refuse a peer's part that does not fit the samples, or that nobody agreed to."""
+    """Refuse a peer's part that does not fit the samples, or that was not agreed on."""
     if type(part.facts) is not FACTS.get(part.flow, NoneType) or part.group is not None:
         raise RejectedMessage(f"'facts' or 'group' are not those of '{part.flow}'")
     if part.flow != "model":
@@ -86,7 +86,7 @@ _CHECKS: dict[FlowName, Callable[[Part, Job, HubCompute], None]] = {
     "figures": _check_figures,
     "model": _check_model,
 }
-"""By flow: what is to be checked besides the layout of its arrays."""
+"""By flow: what is to be checked in addition to the layout of its arrays."""
 
 
 def _may_end(round_index: int, job: Job) -> bool:

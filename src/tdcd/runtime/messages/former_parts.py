@@ -1,6 +1,6 @@
 """The parts of an exchange as version 0.2 wrote them into checkpoints, a structure for each flow.
 
-Nobody sends them any more. A checkpoint of format 5 may hold some: a hub continues from it and sends them, when asked,
+They are no longer sent. A checkpoint of format 5 may hold some: a hub continues from it and sends them, when asked,
 as :class:`~tdcd.runtime.messages.messages.Part`.
 """
 

@@ -69,7 +69,7 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
 
     protocol: int
     session: str
-    """Tells one process of the client from another."""
+    """A number that differs between processes of the client."""
     call: BoundedCount = 0
     """The number of the hub's last ``who``; 0 if there was none."""
     config: dict[str, SettingValue]

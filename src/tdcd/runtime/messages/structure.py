@@ -48,7 +48,7 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
     """The type and shape of an array; its numbers follow the message's header."""
 
     code: Code
-    # No axis is taken as it is, not even beside one of length 0.
+    # No axis is taken as it is, not even next to one of length 0.
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=MOST_NUMBERS)], ...], Meta(max_length=32)]
     # No field, which would be in the header; each array's own numbers are put into its ``__dict__``.
     values: ClassVar[NDArray[Any]]
@@ -147,7 +147,7 @@ class Message(
         return found
 
     def to(self, receiver: str) -> Self:
-        """The same message to somebody else."""
+        """The same message to another party."""
         return self if receiver == self.receiver else self.replace(receiver=receiver)
 
     def replace(self, **changes: Any) -> Self:

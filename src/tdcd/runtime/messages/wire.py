@@ -27,7 +27,7 @@ FORMAT = 5
 
 
 class Form(NamedTuple):
-    """What bytes begin with, and what is said of those that do not."""
+    """The first bytes of a message, and the error for bytes that begin otherwise."""
 
     magic: bytes
     otherwise: str
@@ -57,7 +57,7 @@ def encode(message: Message, form: Form = ON_LINKS) -> bytes:
     try:
         header = _pack(message)
     except UnicodeEncodeError:
-        # A reason may quote what somebody sent: half a character is no reason to fail.
+        # A reason may quote what a peer sent: half a character is no reason to fail.
         texts = {name: _whole(value) for name, value in msgspec.structs.asdict(message).items() if type(value) is str}
         header = _pack(message.replace(**texts))
     parts: list[bytes | memoryview] = [form.magic, len(header).to_bytes(8, "little"), header, _PADDING[len(header) % 8]]
@@ -70,7 +70,7 @@ def encode(message: Message, form: Form = ON_LINKS) -> bytes:
 
 
 def digest(message: Message) -> str:
-    """Of everything a message says, whoever it is sent to; it is kept in files, and compared after an upgrade."""
+    """A digest of a message without its receiver; it is kept in files, and compared after an upgrade."""
     return encode(message.to(""), IN_FILES)[:_DIGEST_BYTES].hex()
 
 

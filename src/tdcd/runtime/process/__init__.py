@@ -1,1 +1,1 @@
-"""Real parties as processes: drivers around the state machines, trials on one machine, dialogues beside training."""
+"""Real parties as processes: drivers around the state machines, trials on one machine, dialogues outside training."""

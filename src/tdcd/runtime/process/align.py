@@ -203,5 +203,5 @@ def ids_in(path: Path, config: Config, silo: SiloSection) -> RawRows:
 
 
 def _lost(config: Config, rows: Sequence[RawRows], common: Sequence[str]) -> SiloIds:
-    """What a party's tables lose; nothing of labels that do not fit ``model.loss``, which is said elsewhere."""
+    """What a party's tables lose; labels that do not fit ``model.loss`` are reported elsewhere."""
     return ids_of(rows, {*common}, amounts=are_amounts(config, rows))

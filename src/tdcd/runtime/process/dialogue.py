@@ -1,4 +1,4 @@
-"""Short dialogues between parties, beside training; a :class:`Dialogue` says who sends what to whom."""
+"""Short dialogues between parties, outside training; a :class:`Dialogue` defines who sends what to which party."""
 
 import hashlib
 import time
@@ -116,7 +116,7 @@ class _Session:
             self.endpoint.refuse(news.sender, refusal)
 
     def note_presence(self, news: Joined | Left) -> None:
-        """Tell a party that has come, or come back, everything."""
+        """Send everything to a party that has connected or reconnected."""
         self.endpoint.note_presence(news)
         if isinstance(news, Joined):
             for message in self._outbox[news.party]:

@@ -148,7 +148,7 @@ def can_listen(hub: str, address: str, given: bool = False) -> Finding:
 
 
 def can_reach(hub: str, address: str) -> Finding:
-    """Whether somebody listens at a hub's address."""
+    """Whether a process listens at a hub's address."""
     host, _, port = address.rpartition(":")
     if int(port) > LAST_PORT:
         return _no_port(hub, address)
@@ -156,7 +156,7 @@ def can_reach(hub: str, address: str) -> Finding:
         with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S):
             return Finding(hub, "ok", f"{address} answers")
     except ConnectionRefusedError:
-        return Finding(hub, "caution", f"nobody listens at {address} yet: start the hub; the others wait for it")
+        return Finding(hub, "caution", f"nothing listens at {address} yet: start the hub; the others wait for it")
     except socket.gaierror:
         return Finding(
             hub, "wrong", f"{host} is not a known host name: correct 'hub' in the file, or ask for a DNS entry"
@@ -172,7 +172,7 @@ def _no_port(hub: str, address: str) -> Finding:
 
 
 def _certificates(config: Config, party: Party, folder: Path) -> Iterator[Finding]:
-    """Of this party; or, if it is nobody in particular, of all whose certificates are here."""
+    """The certificates of this party; of all parties in the folder if none is given."""
     hosts = {hub_of(silo.name): silo.hub.rpartition(":")[0].strip("[]") for silo in config.silos if silo.hub}
     if party.silo is not None:
         wanted = [hub_of(party.silo) if party.client is None else client_of(party.silo, party.client)]

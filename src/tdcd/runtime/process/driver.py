@@ -40,7 +40,7 @@ class Grace:
         self._since = {}
 
     def over(self, questions: Iterable[Message]) -> list[Message]:
-        """Of the open ``questions``, those whose time is over; it then begins anew for them."""
+        """The open ``questions`` whose time is over; their clock restarts."""
         now = self._clock()
         # A hub that slept cannot know who was late: all get their time again.
         known = self._since if now - self._looked_at <= self._seconds + 2 * self._pace else {}
@@ -305,8 +305,8 @@ class HubDriver:
         event("interrupted", round=self.hub.round)
         self._show()
         if self._unsaved is None:
-            return RunOutcome("interrupted", f"in round {at}; the same command goes on from here")
-        where = f"the same command goes on from round {durable}, whose state is durable"
+            return RunOutcome("interrupted", f"in round {at}; the same command continues from here")
+        where = f"the same command continues from round {durable}, whose state is durable"
         return RunOutcome("interrupted", f"in round {at}; {where}. {self._last_error}")
 
     def _waiting(self) -> dict[str, float]:
@@ -334,7 +334,7 @@ class ClientDriver:
         """Until the hub says that the run is over, or until ``should_stop``."""
         while (outcome := self.step()) is None:
             if should_stop():
-                return RunOutcome("interrupted", "the hub waits; the same command goes on from here")
+                return RunOutcome("interrupted", "the hub waits; the same command continues from here")
         return outcome
 
     def step(self) -> RunOutcome | None:

@@ -79,7 +79,7 @@ class Endpoint:
         return {name: why for name, why in (("revoked", revoked), ("expired", expired), ("unfit", unfit)) if why}
 
     def days_left(self) -> dict[str, float]:
-        """For how many days the certificates of this party and of its peers are valid yet, as far as it knows them."""
+        """The days for which the certificates of this party and of its peers are still valid, as far as known."""
         now = self._wall_clock()
         return {party: round((expires - now) / 86400, 3) for party, expires in self.transport.expiries.items()}
 
@@ -150,7 +150,7 @@ class Backoff:
         self.reset()
 
     def disturb(self) -> None:
-        """Somebody came or went: how long this stage takes says nothing about the links."""
+        """A party connected or left: how long this stage takes says nothing about the links."""
         self._began = None
 
     def reset(self) -> None:
@@ -158,7 +158,7 @@ class Backoff:
         self._wait, self._since = max(self._first, min(2 * self._usual, self._longest)), self._clock()
 
     def prolong(self) -> None:
-        """Something is on its way: the wait begins anew."""
+        """A message is being received: the wait restarts."""
         self._since = self._clock()
 
     def is_over(self) -> bool:

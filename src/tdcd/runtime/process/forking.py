@@ -163,7 +163,7 @@ def _fork_server() -> ForkServer:
 
 def serve(control: socket.socket) -> None:
     """Start a party whenever one is asked for; returns in the party's own process alone."""
-    # Who watches over a party ends after it, and nobody waits for that.
+    # The process that watches over a party ends after it; no process waits for that.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
     while True:

@@ -227,12 +227,12 @@ class Metrics:
     """The newest snapshot of a hub."""
 
     def __init__(self, folder: Path, partners: tuple[str, ...]) -> None:
-        """Take the hub's run folder, and whom it is linked to."""
+        """Take the hub's run folder, and the parties that it is linked to."""
         self.snapshot: Snapshot | None = None
         self._blank = Snapshot({}, partners, checkpoints=folder / "checkpoint")
 
     def update(self, facts: dict[str, Any], endpoint: Endpoint, timeline: Timeline, record: Record | None) -> None:
-        """Replace the snapshot; text is made of it only when somebody asks."""
+        """Replace the snapshot; text is made of it only on request."""
         now, before = time.time(), self.snapshot
         evaluated_at = None if before is None else before.evaluated_at
         if record is not None and (before is None or before.evaluated_round != record.round):
@@ -253,18 +253,18 @@ class Metrics:
     def served(self, address: str, names: Collection[str] = ()) -> Iterator[str | None]:
         """Answer at ``address`` until the end of the block; the address, with the port that was taken if it was 0.
 
-        A hub that cannot listen there says so and trains: figures are not worth a run. The block then gets None.
+        A hub that cannot listen there reports it and trains: no run fails for its metrics. The block then gets None.
 
         Args:
             address: ``HOST:PORT``, or a port of this machine alone.
-            names: By which others know this machine, beside its addresses.
+            names: By which others know this machine, in addition to its addresses.
         """
         host, _, port = address.rpartition(":")
         bare = host.strip("[]")
         try:
             server = _Server((bare or "127.0.0.1", int(port)), self, {bare, socket.gethostname(), *names} - {""})
         except (OSError, OverflowError) as error:
-            why = f"--metrics {address}: cannot listen there: {error}; nobody can read the figures of this run"
+            why = f"--metrics {address}: cannot listen there: {error}; the metrics of this run cannot be read"
             event("metrics", logging.WARNING, why=why)
             yield None
             return
@@ -317,7 +317,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def end(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         self.shutdown()
         self.server_close()
 
@@ -353,7 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _names_this_machine(self) -> bool:
         """Whether the request does: a page in a browser could use a name of its own to get at it.
 
-        An address is nobody's name, and one without a dot nobody's on the internet.
+        An address is no domain name, and a name without a dot is none on the internet.
         """
         given = self.headers.get_all("Host", ["localhost"])
         host = (given[0] if given[0].endswith("]") else given[0].rpartition(":")[0] or given[0]).lower()

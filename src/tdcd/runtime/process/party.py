@@ -100,7 +100,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     """Run a silo's hub to its end."""
     arm_as_asked()
     index = job.silo_index(silo)
-    # A block that cannot be had is said before anybody waits for this party.
+    # A block that cannot be loaded is reported before other parties wait for this one.
     job.block(index)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
@@ -263,7 +263,7 @@ def _everywhere(address: str) -> str:
 
 
 def _is_own(address: str) -> bool:
-    """Whether nobody but this machine can dial an address."""
+    """Whether only this machine can dial an address."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -137,7 +137,7 @@ class MaskedPredictHub(PredictHub):
     """The same with masks: for the samples that all hubs have, each gets the sum of the others' scores only.
 
     All hubs send each other the ids that they have, also those that get no scores: masks cancel only over the same
-    ones. Key pairs are drawn anew every time, so that no masks are ever used for two predictions.
+    ones. New key pairs are drawn every time, so that no masks are ever used for two predictions.
     """
 
     def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, keys: Keys) -> None:
@@ -224,7 +224,7 @@ class MaskedPredictHub(PredictHub):
     def scores(self) -> dict[str, SiloScores]:
         """The sum of the peers' scores, as the first one's, and nothing as the others'.
 
-        Ids that not all hubs have are there without scores, so that it can be said who lacks them.
+        Ids that not all hubs have are there without scores, so that the silos that lack them can be named.
         """
         if not self.predicts:
             return {}
@@ -285,7 +285,7 @@ def predict_with_peers(
         )
     if job.config.federation.labels in without:
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
-    # Blocks and loss of the file that was given: a run folder may be somebody else's.
+    # Blocks and loss of the file that was given: a run folder may come from another party.
     files = RunFolder(run).model
     # The code of a block of another silo is imported only if its part of the model is here, and needed only then.
     blocks = [job.block(one if files.file(name).is_file() else index) for one, name in enumerate(job.config.silo_names)]

@@ -23,7 +23,7 @@ class Stopwatch:
     """
 
     def __init__(self, hub: Hub, folder: HubFolder, clock: Callable[[], float]) -> None:
-        """Go on with what the folder holds, if it is of this run."""
+        """Continue from what the folder holds, if it belongs to this run."""
         self._hub, self._folder, self._clock, self._parties = hub, folder, clock, {*hub.clients, *hub.peers}
         self.timeline = _taken_up(hub.name, folder)
         # Rounds are placed by the time of day, so that hubs of one machine can be compared; it may be set back.
@@ -33,7 +33,7 @@ class Stopwatch:
         self._waits_for: Sequence[str] = ()
 
     def received(self) -> None:
-        """The wait for an event is over; what follows is work, as what came before was if nobody was waited for."""
+        """The wait for an event is over; what follows is work, as what came before was if no party was waited for."""
         if self._round is not None and self._waits_for:
             self._add(self._round, self._waits_for)
 
@@ -80,7 +80,7 @@ def _taken_up(hub: str, folder: HubFolder) -> Timeline:
 
 
 def phi_ages(job: Job, silo: str, round_index: int) -> dict[str, int]:
-    """By other silo: how many rounds old its block is whose phi is used in a round; nothing if it is this round's."""
+    """The age in rounds of the phi of each other silo that a round uses; silos with this round's phi are left out."""
     timing = job.timing
     if not timing.rounds and timing.longest_period == 1:
         return {}

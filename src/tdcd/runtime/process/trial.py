@@ -56,7 +56,7 @@ def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
 
 
 def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, list[str]]:
-    """Every client's own table as it is, or its rows of the silo's one table; labels and ids in files beside them."""
+    """Every client's own table as it is, or its rows of the silo's one table; labels and ids in files next to them."""
     ids = folder / "ids.txt"
     ids.write_text("".join(f"{one}\n" for one in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
     options: dict[str, list[str]] = {}
@@ -79,7 +79,7 @@ def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> d
         zip(silo.client_names, assembled.federation.silos[index].rows, strict=True)
     ):
         paths[client] = folder / f"{client_of(silo.name, client)}.parquet"
-        # Nobody trains on the held-out rows; the clients take turns in holding them.
+        # No client trains on the held-out rows, which are dealt out to the clients in turn.
         test = assembled.test_ids[number :: len(silo.client_names)]
         ids[paths[client]] = {*(assembled.ids[row] for row in rows), *test}
     deal_rows(home / silo.table, Columns.of(config, silo), ids)
@@ -142,7 +142,7 @@ class Trial:
     folder: Path
     job: Job
     labels_in_words: str = ""
-    """What the labels were taken for; empty when a trial continues that has shown it before."""
+    """How the labels were interpreted; empty when a trial continues that has shown it before."""
     alignment: Mapping[str, SiloIds] = field(default_factory=dict)
     """What the silos lost by keeping to the common ids; empty as above."""
     processes: dict[str, PartyProcess] = field(default_factory=dict)
@@ -210,7 +210,7 @@ class Trial:
             clients = [client for index in range(len(self.job.hubs)) for client in self.job.clients(index)]
             return {client: [str(word) for word in options[client]] for client in clients}
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path} is damaged: {error!r}; remove {self.folder} to begin the trial anew") from None
+            raise ValueError(f"{path} is damaged: {error!r}; remove {self.folder} to start the trial over") from None
 
     def _start(self, party: str, role: str, options: list[str]) -> None:
         arguments = [role, str(self.folder / "federation.toml"), *options]
@@ -246,7 +246,7 @@ class Trial:
         while any(process.poll() is None for process in self.processes.values()):
             show()
             if should_stop():
-                return RunOutcome("interrupted", "the same command goes on from here")
+                return RunOutcome("interrupted", "the same command continues from here")
             self._note_lost()
             failed = [p for p, process in self.processes.items() if (process.poll() or 0) not in _ENDINGS]
             failed = [party for party in failed if party not in self.lost]
@@ -257,7 +257,7 @@ class Trial:
         return None
 
     def _note_lost(self) -> None:
-        """Find clients that ended early and that their hubs continue without; nobody need wait for them at the end."""
+        """Find clients that ended early and whose hubs continue; the trial does not wait for them at the end."""
         if self.job.config.federation.client_grace_s is None:
             return
         statuses = self.statuses()
@@ -267,7 +267,7 @@ class Trial:
                 continue
             started = [client for client in clients if client in self.processes]
             gone = [client for client in started if (self.processes[client].poll() or 0) not in (0, 3)]
-            # A hub without enough clients waits; nobody would ever come.
+            # A hub without enough clients waits; no client would ever come.
             if len(clients) - len(gone) >= (FEWEST_LEFT if self.job.config.exchange.protect_blocks else 1):
                 self.lost += [client for client in gone if client not in self.lost]
             unaware = {*status["missing"]} if status["status"] is not None else set()
@@ -296,7 +296,7 @@ class Trial:
             process.wait()
 
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """What each hub says that it is doing; nothing of a hub that has not said anything yet."""
+        """What each hub reports that it is doing; hubs that have not reported yet are left out."""
         found = {}
         for hub, silo in zip(self.job.hubs, self.job.config.silos, strict=True):
             home = self.folder / "silos" / silo.name
@@ -334,7 +334,7 @@ def _at(config: Config, addresses: list[str | None]) -> Config:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody uses at the moment."""
+    """Free ports of this machine."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

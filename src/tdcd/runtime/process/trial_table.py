@@ -33,7 +33,7 @@ class TrialDisplay:
 
 
 def table_of(trial: Trial) -> Table:
-    """One line a hub, with its clients."""
+    """One line per hub, with its clients."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("hub", "round", "doing", "loss", "held out", "sent", "clients", "hubs", "waiting for"):
         is_text = column in ("hub", "doing", "waiting for")

@@ -17,7 +17,7 @@ _on_hit: Callable[[str], None] | None = None
 
 
 def failpoint(*name: str) -> None:
-    """A place where a crash must do no harm; the parts of its name are put together if somebody asks for it."""
+    """A place where a crash must do no harm; the parts of its name are joined only if a test asks for it."""
     if _on_hit is not None:
         _on_hit(".".join(name))
 

@@ -112,7 +112,7 @@ def label_encoding_of(sample_index: SampleIndex, job: Job) -> LabelEncoding:
 
 
 def labels_in_words(sample_index: SampleIndex, job: Job) -> str:
-    """What the labels were taken for, or where they are."""
+    """How the labels were interpreted, or where they are."""
     if sample_index.meaning is not None:
         return sample_index.meaning.in_words
     return f"only silo '{job.config.federation.labels}' has them"
@@ -213,7 +213,7 @@ class HubFolder:
         hub, settings = about["hub"], about["settings"]
         if (hub, settings) != (self.hub, job.digest):
             what = f"a run of {hub}" if hub != self.hub else "a run of other settings"
-            raise FileExistsError(f"{self.path} holds {what}: choose another --out, or remove it to begin anew")
+            raise FileExistsError(f"{self.path} holds {what}: choose another --out, or remove it to start over")
         return about
 
     def _write_about(self) -> None:
@@ -308,7 +308,7 @@ class HubFolder:
             self.save_held_out(handshake, line.test_scores)
 
     def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
-        """Write what the model says of the samples that nobody trained on."""
+        """Write the model's predictions for the held-out samples."""
         sample_index, config = handshake.sample_index, handshake.job.config
         if sample_index is None or not len(scores):
             return
@@ -344,14 +344,14 @@ class HubFolder:
         self._write_about()
 
     def report(self) -> None:
-        """Write the report, when nobody waits any more."""
+        """Write the report, once no party waits."""
         # Only here, so that parties that write no report start without what figures need.
         from tdcd.pages.report import write_report  # noqa: PLC0415
 
         write_report(self.path)
 
     def close_run(self) -> None:
-        """Everybody knows that the run is over: nobody will ask for anything again."""
+        """All parties know that the run is over: no more requests will come."""
         self.about["everybody_knows"] = True
         self._write_about()
 

@@ -83,7 +83,7 @@ def check_ended(path: Path, about: Mapping[str, Any], lines: Sequence[str]) -> N
     marks, mark = _marks(readable(lines)), Mark.read(about.get("history"))
     difference = mark.difference(marks) or ("has more lines than were written" if mark.lines < len(lines) else "")
     if difference:
-        who = "The run has ended, and nobody waits" if about.get("everybody_knows") else ENDED
+        who = "The run has ended, and no party waits" if about.get("everybody_knows") else ENDED
         copy = "copy history.jsonl from another hub's run folder, where it is the same but for the seconds"
         raise ValueError(f"{path / 'history.jsonl'} {difference}. {who}: {copy}, or {RESTORE}")
 

@@ -29,7 +29,7 @@ def noise_key(folder: Path) -> bytes:
 
 
 def _run_key(path: Path, size: int) -> bytes:
-    """The secret in a run folder, drawn at the first start; nobody but the hub's own user can read it."""
+    """The secret in a run folder, drawn at the first start; only the hub's own user can read it."""
     if not path.exists():
         _draw_run_key(path, size)
     text = path.read_text(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""What a party said last of what it is doing, from its folder, and whether its process lives.
+"""A party's latest report on what it is doing, from its folder, and whether its process is alive.
 
 The lock on the folder shows that. It belongs to the open file. A POSIX lock belongs to the process, and ends when any
 copy of the file's descriptor is closed, by whatever part of the program.
@@ -71,7 +71,7 @@ def replace_quickly(path: Path, content: bytes) -> None:
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What the party said last, and whether its process is ``alive``."""
+    """The party's latest report, and whether its process is ``alive``."""
     path = folder / STATUS
     if not path.exists():
         raise ValueError(
@@ -81,7 +81,7 @@ def read_status(folder: Path) -> dict[str, Any]:
         facts: dict[str, Any] = {**parse_json(read_plain(path, MOST_BYTES)), "alive": is_alive(folder)}
         in_words(facts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {error}; a party that is alive writes it anew in a moment") from None
+        raise ValueError(f"{path} is damaged: {error}; a running party writes it again in a moment") from None
     return facts
 
 
@@ -93,7 +93,7 @@ def in_words(facts: dict[str, Any]) -> str:
         f"  round       {facts['round']} of {facts['rounds']}",
         *(f"  {words}{_number(facts[name])}" for name, words in LOSSES.items() if name in facts),
         *([f"  labels      {facts['labels']}"] if facts.get("labels") else []),
-        f"  connected   {', '.join(facts['connected']) or 'nobody'}",
+        f"  connected   {', '.join(facts['connected']) or 'none'}",
     ]
     for party, seconds in facts.get("missing_s", {}).items():
         away = "" if party in facts["connected"] else ", not connected"

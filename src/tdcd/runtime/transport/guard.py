@@ -28,10 +28,10 @@ RESERVE = 64
 """Files that are not for connections: checkpoints, history, model, report, and what libraries open."""
 
 PLACES = 32
-"""For connections that are not links, beside one for each peer."""
+"""For connections that are not links, in addition to one for each peer."""
 
 HANDSHAKES = 8
-"""How many of them may be with zenoh at a time, beside one for each peer."""
+"""How many of them may be with zenoh at a time, in addition to one for each peer."""
 
 LINKS = 3
 """That a party may have at a time: its own, an earlier one that is not yet known to be dead, another command's."""
@@ -53,7 +53,7 @@ _PAUSE_S = 0.1
 
 
 class _Connection:
-    """Somebody's connection, and the way to zenoh once there is one."""
+    """An incoming connection, and the one to zenoh once there is one."""
 
     def __init__(self, outer: socket.socket, address: str, since: float) -> None:
         self.outer, self.address, self.since = outer, address, since
@@ -125,7 +125,7 @@ class Guard:
         """Close the port, and every connection as soon as what zenoh has sent is on its way."""
         self._is_closing = True
         if not self._thread.ident:
-            self._run()  # Nobody was let in: there is only the port to close.
+            self._run()  # No connection was accepted: there is only the port to close.
             return
         self._ring()
         self._thread.join(2 * _DRAIN_S)
@@ -167,7 +167,7 @@ class Guard:
             self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _next_look(self) -> float | None:
-        """Seconds until somebody's time is up."""
+        """Seconds until the next connection's time is up."""
         if not (self._strangers or self._opening or self._leaving or self._deaf_until):
             return None  # As almost always: there are only links.
         ends = [one.since + self._patience for one in self._timed()]
@@ -409,7 +409,7 @@ def _listen(address: str) -> socket.socket:
 
 
 def loopback_port() -> int:
-    """A port of the loopback interface that nobody uses at the moment.
+    """A free port of the loopback interface.
 
     Raises:
         OSError: This machine, or the namespace that the process is in, has no loopback interface that is up.

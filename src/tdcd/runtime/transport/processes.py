@@ -80,7 +80,7 @@ class PeerProcesses:
     """The processes of one peer, and which of them this process is linked with."""
 
     def __init__(self, own: Process, party: str, peer: str) -> None:
-        """Nobody is there; ``own`` is this process, of ``party``."""
+        """No peer is connected; ``own`` is this process, of ``party``."""
         self._own, self._party, self._peer = own, party, peer
         self.chosen: Process | None = None
         self.is_up = False
@@ -145,7 +145,7 @@ class PeerProcesses:
         return [Left(self._peer)] if was_up else []
 
     def _settle(self) -> list[Event]:
-        """Choose, if nobody is chosen, and see whether the link is up; what is new."""
+        """Choose a process, if none is chosen, and check whether the link is up; returns what is new."""
         fitting = [one for one in self._there.values() if self._fits(one)]
         if self.chosen is None and fitting:
             self.chosen = fitting[0]

@@ -1,6 +1,6 @@
 """Byte messages between named parties: what a transport promises, and the one that stays inside a process.
 
-A party is ``hub.SILO`` or ``client.SILO.CLIENT``. A client is linked to its own hub and to nobody else; a hub is linked
+A party is ``hub.SILO`` or ``client.SILO.CLIENT``. A client is linked to its own hub only; a hub is linked
 to its own clients and to every other hub. A link exists while both ends are there and each names the other as a peer.
 """
 
@@ -194,7 +194,7 @@ class Mailbox:
         return event
 
     def forget_messages(self, peer: str) -> None:
-        """Throw away what a peer has sent and nobody has received yet; only for the thread that receives."""
+        """Discard messages of a peer that have not been received yet; only for the thread that receives."""
         with self._lock:
             self._pieces.pop(peer, None)
             self.arriving[peer] = 0

@@ -21,7 +21,7 @@ BATCH_BYTES = 2**15
 """What zenoh writes at a time; a receiver gives a link up that takes longer than the lease for so much."""
 
 PIECE_BYTES = BATCH_BYTES - 1024
-"""The largest piece of a message, with room for zenoh's own fields beside it."""
+"""The largest piece of a message, with room for zenoh's own fields."""
 
 THREADS = {"ZENOH_RUNTIME": "(rx: (worker_threads: 1), tx: (handover: rx))"}
 """What the environment must have before the first session. Zenoh reads and writes a TLS link in two threads that share
@@ -29,7 +29,7 @@ the buffers of rustls without a lock. A record that does not decrypt makes the r
 sent are then freed twice, and the process dies. So one thread does both."""
 
 _OVERHEAD_BYTES = 1024
-"""Room for zenoh's own fields beside the payload."""
+"""Room for zenoh's own fields, in addition to the payload."""
 
 
 class Tls(NamedTuple):

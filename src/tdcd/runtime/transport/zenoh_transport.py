@@ -1,6 +1,6 @@
 """Messages between organisations: Eclipse zenoh links under mutual TLS, without a broker.
 
-Every party is a zenoh peer that finds nobody by itself: a hub listens, and dials the hubs whose names sort before its
+Every party is a zenoh peer without discovery: a hub listens, and dials the hubs whose names sort before its
 own; a client dials its hub and has no port. Who dials never gives up. The common name on a certificate fixes which
 keys its holder may use: RECEIVER and SENDER are common names. Messages go from one process to one other: TO and BY are
 their nonces, see :mod:`tdcd.runtime.transport.processes`. A large message goes in pieces, all but the last one marked
@@ -62,7 +62,7 @@ def cut(session: zenoh.Session, names: Collection[str]) -> int:
 
 
 def _shut_down(port: int, other: tuple[str, int]) -> bool:
-    """Shut down this process's connection between a port of its own and somebody's address, if it can be found."""
+    """Shut down this process's connection between a port of its own and a remote address, if it can be found."""
     for number in _open_files():
         with suppress(OSError), _copied(number) as own:
             if own.family not in (socket.AF_INET, socket.AF_INET6):
@@ -271,7 +271,7 @@ class ZenohTransport:
                 unsent, processes.unsent = processes.unsent, {}
             for nonce, (what, word) in unsent.items():
                 key = message_key(name, self._own_name, nonce)
-                # Nobody waits for one that is not chosen and does not read.
+                # No party waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
                 with suppress(zenoh.ZError):
                     self._session.put(
@@ -298,7 +298,7 @@ class ZenohTransport:
             if self._guard is not None:
                 with suppress(zenoh.ZError):
                     self._link_events.undeclare()  # type: ignore[no-untyped-call]
-            # Zenoh gives up closing after ten seconds: some connection is still being opened, to somebody who is away.
+            # Zenoh gives up closing after ten seconds: some connection is still being opened, to a party that is away.
             with suppress(zenoh.ZError):
                 self._session.close()  # type: ignore[no-untyped-call]
             # A thread that is still inside zenoh when Python ends would end the process by SIGABRT.
@@ -351,7 +351,7 @@ class ZenohTransport:
             self._revocations.report(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
 
     def _link(self, peer: str) -> _Link:
-        """Hear a peer's messages, its coming and its going, and be seen by it."""
+        """Receive a peer's messages, notice when it connects and leaves, and be visible to it."""
         own, name, session = self._own_name, self._names[peer], self._session
         # Direct callbacks run on the one thread that reads the link, so that events keep their order.
         on_message = Callback(partial(self._on_message, peer, name), indirect=False)
@@ -420,7 +420,7 @@ def _guarded(
 
 
 def _admit(guard: Guard, inner: int, event: zenoh.LinkEvent) -> None:
-    """Tell the guard of a link that somebody has dialled; those that zenoh dials itself have another port."""
+    """Report a dialled link to the guard; those that zenoh dials itself have another port."""
     link = event.link
     if event.kind == zenoh.SampleKind.PUT and locator_address(str(link.src))[1] == inner:
         guard.admit(locator_address(str(link.dst))[1], link.auth_identifier or "")

@@ -199,7 +199,7 @@ class Program(Protocol):
 
     @property
     def devices(self) -> Devices:
-        """Where it runs."""
+        """The devices that it runs on."""
         ...
 
     def axes(self) -> tuple[Any, Any]:

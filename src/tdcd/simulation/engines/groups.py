@@ -54,7 +54,7 @@ class ClientGroups:
         self.placer = Placer(self.group.astype(np.int32)[owner], batch_size, self.shape[0])
 
     def slots(self, rows: NDArray[np.integer[Any]], real: NDArray[np.bool_] | None) -> NDArray[Any]:
-        """Of each of ``rows``, the slot in its group of the client that holds it; G where it is padding."""
+        """The slot of each of ``rows`` in its group of the client that holds it; G where it is padding."""
         slots = self._slot_of.take(rows)
         if real is not None:
             slots[~real] = self.shape[1]

@@ -15,7 +15,7 @@ MOST_SETTINGS = 10_000
 
 
 class Setting(NamedTuple):
-    """One combination."""
+    """One combination of the varied keys."""
 
     name: str
     """The values that make it up, such as ``local_steps=5,seed=0``; also the name of its run folder."""

@@ -219,7 +219,7 @@ class SweepWatch:
             self._done[task.folder] = 1.0
 
     def progress(self, tasks: Sequence[RunTask], news: Progress) -> None:
-        """Tell how far these tasks are."""
+        """Report how far these tasks are."""
         label = tasks[0].label + (f" and {len(tasks) - 1} more" if len(tasks) > 1 else "")
         with self._lock:
             self._done |= dict.fromkeys((task.folder for task in tasks), news.round / max(news.rounds, 1))

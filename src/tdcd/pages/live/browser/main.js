@@ -10,7 +10,7 @@ const link = document.getElementById("link");
 const together = document.getElementById("together");
 const holder = document.getElementById("runs");
 const digests = new Map(); // of the parts that are shown
-const opened = new Set(), shut = new Set(); // runs, by what somebody clicked
+const opened = new Set(), shut = new Set(); // runs, by what was clicked
 let chosen = "", server = null, timer = null, isAsking = false;
 
 /** Show a part in its place, if it is another one. */
@@ -44,7 +44,7 @@ function forget(id) {
 
 function take(state) {
   if (server !== null && server !== state.server) {
-    // Another server has other runs: forget what this one said.
+    // Another server has other runs: forget those of this one.
     for (const known of [digests, opened, shut]) known.clear();
     for (const node of [holder, together]) node.replaceChildren();
     server = null;
@@ -92,7 +92,7 @@ async function ask() {
   timer = setTimeout(ask, isReading ? SOON_MS : EVERY_MS);
 }
 
-/** Ask for what somebody has just chosen; while an answer is on its way, the next one brings it. */
+/** Request what was just chosen; while an answer is on its way, the next one brings it. */
 function askNow() {
   if (!isAsking) ask();
 }
