@@ -34,7 +34,7 @@ LINES = (
         "first block",
         "another hub",
         "a silo's columns, from the first block",
-        "The first block is drawn from the seed in the shared file, so everybody knows it. Phi of round 0 gives one "
+        "The first block is drawn from the seed in the shared file, so every party knows it. Phi of round 0 gives one "
         "equation per output and row.",
         "Fredrikson et al. 2015",
     ),
@@ -208,8 +208,8 @@ _OUTCOMES = {
         "By this attack a client learns no more than from what it knows already.",
     ),
     "score": (
-        "A hub knows what this silo thinks of every sample.",
-        "The sum says part of what this silo thinks, the more so the more alike the silos are.",
+        "A hub knows this silo's score of every sample.",
+        "The sum reveals part of this silo's scores; the more alike the silos are, the more.",
         "A silo's own score stays hidden.",
     ),
     "split": (
@@ -238,7 +238,7 @@ _OUTCOMES = {
         "Phi says no more about the labels than the silo's own columns and a few known labels.",
     ),
     "membership": (
-        "The model knows its training samples by heart.",
+        "The model has memorised its training samples.",
         "The model's losses show to some degree who was trained on.",
         "Losses do not show who was trained on.",
     ),

@@ -121,7 +121,7 @@ def _server(folders: Sequence[Path], host: str, port: int | None) -> "WatchServe
 def _announce(server: "WatchServer", folders: Sequence[Path]) -> None:
     lines = [f"Watch at {server.url}"]
     if not server.is_loopback:
-        lines.append("Everybody who can reach this address sees the page.")
+        lines.append("Everyone who can reach this address sees the page.")
     lines += [f"{folder} is not there yet; the page waits for it." for folder in folders if not folder.is_dir()]
     for line in lines:
         screen.print(line, soft_wrap=True, highlight=False, markup=False)
