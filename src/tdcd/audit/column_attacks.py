@@ -27,7 +27,7 @@ from tdcd.federation.silos import Silo
 MOST_SILOS = 3
 """So many silos at most are attacked one by one."""
 MOST_MOMENTS, MOST_ROWS = 12, 128
-"""Of an attack on blocks that are not linear, which costs more."""
+"""Limits of an attack on blocks that are not linear, which costs more."""
 MORE_THAN_COLUMNS, MORE_THAN_ALL = 2, 4
 """Known rows beyond the number of columns."""
 FEWEST_LEFT = 10

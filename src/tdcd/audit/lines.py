@@ -134,7 +134,7 @@ class AuditFinding:
     mode: Mode
     party: str = ""
     silo: str = ""
-    """Whose columns; empty for labels and membership."""
+    """The silo whose columns are attacked; empty for labels and membership."""
     sees: str = ""
     measure: RecoveryMeasure = "variance explained"
     recovered: float | None = None

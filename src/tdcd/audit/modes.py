@@ -31,7 +31,7 @@ class Mode:
     knowledge: Knowledge = LabelsEverywhere()  # noqa: RUF009  (frozen)
     """Where labels are."""
     bits: int = 32
-    """Of phi."""
+    """The bits of phi."""
     masked: bool = False
     """Hubs see only the sum of the other silos' phi."""
     blocks_summed: bool = False

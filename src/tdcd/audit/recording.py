@@ -40,23 +40,23 @@ class Recording:
     """``[R]``: the samples."""
     moments: list[Moment]
     blocks: list[list[Tree]]
-    """Of each silo, at each moment: the block that phi comes from."""
+    """Per silo and moment: the block that phi comes from."""
     to_hub: list[Floats]
-    """Of each silo ``[R, T, C]``: phi as its own hub gets it from its clients."""
+    """Per silo ``[R, T, C]``: phi as its own hub gets it from its clients."""
     between: list[Floats]
-    """Of each silo: phi as the other hubs get it."""
+    """Per silo: phi as the other hubs get it."""
     to_clients: list[Floats]
-    """Of each silo: what its hub passes on to its clients: the others' phi, or slopes and what is sent with them."""
+    """Per silo: what its hub passes on to its clients: the others' phi, or slopes and what is sent with them."""
     noise: list[Floats]
-    """Of each silo ``[T]``: the standard deviation of what rounding does to its phi."""
+    """Per silo ``[T]``: the standard deviation of what rounding does to its phi."""
     labels: NDArray[Any]
     """``[R]``: the labels that were trained with."""
     response: Response
     """How they were randomised, which everybody knows."""
     train_losses: Floats
-    """Of the R samples at the end, by the true labels."""
+    """Losses of the R samples at the end, by the true labels."""
     test_losses: Floats
-    """Of the held-out samples; empty if there are none."""
+    """Losses of the held-out samples; empty if there are none."""
 
 
 def record(planned: Plan, mode: Mode, rounds: int, rows: NDArray[np.int64]) -> Recording:

@@ -117,7 +117,7 @@ def _find(party: str, federation: Path, option: str = "") -> None:
 
 
 def _barred(folder: Path) -> set[str]:
-    """Whose certificate in the issuer's folder was revoked."""
+    """The parties whose certificate in the issuer's folder was revoked."""
     revoked = list_of(folder)
     found = [(party, folder / f"{party}.pem") for party in {party_of(name) for name in revoked.keys}]
     return {party for party, cert in found if not cert.exists() or revoked.problems(cert)}

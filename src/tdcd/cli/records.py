@@ -51,7 +51,7 @@ def verify(
 
 
 def _manifests(folder: Path) -> list["Manifest"]:
-    """Of the folder itself and the hubs in it, or of every run of a sweep."""
+    """The manifests of the folder itself and the hubs in it, or of every run of a sweep."""
     from tdcd.records.manifest import Manifest
     from tdcd.records.run_folder import RunFolder
     from tdcd.records.sweep_folder import SweepFolder

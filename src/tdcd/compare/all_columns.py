@@ -24,7 +24,7 @@ STREAM = 0x686F6D65
 MOST_ROUNDS = 5
 """Rounds of the hubs between two averages at the centre, at most."""
 NAME = "all"
-"""Of the only silo that is left."""
+"""The name of the only silo that is left."""
 
 
 class Dealt(NamedTuple):
@@ -32,9 +32,9 @@ class Dealt(NamedTuple):
 
     plan: "Plan"
     clients: tuple[int, ...]
-    """Of each silo that has any."""
+    """The number of clients of each silo that has any."""
     shares: tuple[float, ...]
-    """Of the samples, of each of these silos."""
+    """Each of these silos' share of the samples."""
 
 
 def fedavg(plan: "Plan") -> "Plan":

@@ -30,7 +30,7 @@ class HubsInTurn:
     """
 
     clients: tuple[int, ...]
-    """Of each hub; hub by hub in the silo's order."""
+    """The number of clients per hub, in the silo's order."""
 
     def answering(self, seed: int, round_index: int, silo: int, num_clients: int) -> NDArray[np.bool_]:
         """``[K]``."""

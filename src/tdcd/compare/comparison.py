@@ -112,12 +112,12 @@ class Comparison:
 
     @property
     def together(self) -> list[Contender]:
-        """Those that train on the columns of all silos."""
+        """The contenders that train on the columns of all silos."""
         return [contender for contender in self.contenders if contender.silo is None]
 
     @property
     def silo_only(self) -> list[Contender]:
-        """Those that train on the columns of one."""
+        """The contenders that train on the columns of one silo."""
         return [contender for contender in self.contenders if contender.silo is not None]
 
 

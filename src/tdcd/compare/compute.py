@@ -21,7 +21,7 @@ from tdcd.simulation.simulate import Simulation
 REPEATS = 9
 """Timings of which the median counts."""
 FORWARD_FRACTION = 1 / 3
-"""Of a step's time, what phi for the same rows takes: the rule of thumb that a backward pass costs two forward ones."""
+"""The part of a step's time that phi of its rows takes: by the rule that a backward pass costs two forward ones."""
 
 
 class Compute(NamedTuple):

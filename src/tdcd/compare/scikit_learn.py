@@ -35,7 +35,7 @@ PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 """The values of l2 among which cross-validation chooses, besides the configuration's own."""
 FOLDS = 5
 MOST_ITERATIONS = 5000
-"""Of a linear model's solver."""
+"""The limit of a linear model's solver."""
 MOST_COLUMNS = 1000
 """With more, second-order steps cost too much."""
 KEPT = "scikit_learn.json"

@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     moved: tuple[Moved, ...] = ()
     """The raw data that was moved there."""
     tier: Tier | None = None
-    """Of a baseline, what is above the hubs; TDCD has nothing there."""
+    """What a baseline has above the hubs; TDCD has nothing there."""
     assembled: "Assembled | None" = None
     """How a federation from files was made."""
     handed_over: Mapping[str, Any] | None = None

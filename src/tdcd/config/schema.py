@@ -16,7 +16,7 @@ from tdcd.federation.partition import RowRule
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=24)]
-"""Of a silo or a client; short enough that a certificate can carry both."""
+"""The name of a silo or a client; short enough that a certificate can carry both."""
 Address = Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$")]
 
 
@@ -40,7 +40,7 @@ class DataSection(Section):
     rows: Positive | None = None
     """How many samples to draw; all by default."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of the samples drawn and held out, so that runs with different seeds can share them."""
+    """Seed of the samples drawn and held out, so that runs with different seeds can share them."""
     folder: str | None = None
     """Where downloaded data is kept; by default the environment variable TDCD_DATA, or a cache in the home.
 
@@ -157,7 +157,7 @@ class ModelSection(Section):
     hidden: list[Positive] = [32]
     """Widths of an mlp's hidden layers."""
     channels: Annotated[list[Positive], Field(min_length=1)] = [64, 64]
-    """Of a cnn's convolutions."""
+    """Output channels of a cnn's convolutions."""
     kernel: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [5, 3]
     """Height and width of a cnn's convolutions."""
     embedding: Positive = 256
@@ -236,9 +236,9 @@ class TrainSection(Section):
     """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it. By default
     the average; with ``step_size = "auto"`` steps scaled by the silo's curvature for linear blocks, else Adam."""
     hub_step_size: PositiveFloat = 1.0
-    """Of ``hub_optimizer``, unless it is ``average``."""
+    """The step size of ``hub_optimizer``, unless it is ``average``."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of ``momentum`` optimisers."""
+    """The decay of ``momentum`` optimisers."""
     overlap: Annotated[int, Field(ge=0)] = 0
     """D: in round r the others' phi comes from their blocks of round r - D, so that silos compute while messages
     travel."""
@@ -252,18 +252,18 @@ class TrainSection(Section):
     folder: str | None = None
     """Where to look for the variant's module first; by default next to the configuration file."""
     precision: Precision = "tf32"
-    """Of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
+    """Precision of float32 matrix products in a simulation on a GPU; a CPU always computes them in float32."""
     engine: EngineName = "auto"
-    """Of a simulation: the fastest that runs the problem, or the one of this name."""
+    """The engine of a simulation: the fastest that runs the problem, or the one of this name."""
 
 
 class ExchangeSection(Section):
     """How numbers are sent: in how many bits, and what hides them."""
 
     phi_bits: Literal[32, 8, 4] = 32
-    """Of phi, between hubs and between clients and their hub; 32 sends it as it is."""
+    """Bits per number of phi, between hubs and between clients and their hub; 32 sends it as it is."""
     block_bits: Literal[32, 8] = 32
-    """Of what clients send up: with 8, what their steps changed of the block; 32 sends the block as it is."""
+    """Bits per number that clients send: with 8, what their steps changed of the block; 32 sends the block as it is."""
     protect: Literal["none", "mask"] = "none"
     """With "mask", hubs add masks to their phi that cancel in the sum: each learns the sum of the others' phi only."""
     protect_blocks: bool = False
@@ -342,9 +342,9 @@ class Config(Section):
     """What pages and folders call the run: by default the configuration file's name without .toml, and without a file
     the data's."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Of the row splits, the blocks' initial values and the minibatches."""
+    """Seed of the row splits, the blocks' initial values and the minibatches."""
     dtype: Dtype = "float32"
-    """Of features, blocks and phi. Data is read, centred and scaled in float64 and rounded last."""
+    """The type of features, blocks and phi. Data is read, centred and scaled in float64 and rounded last."""
     data: DataSection = DataSection()
     federation: FederationSection = FederationSection()
     model: ModelSection = ModelSection()

@@ -73,11 +73,11 @@ class Sizes(NamedTuple):
     """The samples of an evaluation, the held-out ones counted in."""
     dtype: str
     parameters: Sequence[int]
-    """Of each silo's block."""
+    """The number of parameters of each silo's block."""
     blocks_up: Sequence[int] | None = None
-    """Of each silo, the bytes of a block on its way up; None: as many as on its way down."""
+    """Per silo, the bytes of a block on its way up; None: as many as on its way down."""
     memories: Sequence[int] = ()
-    """Of each silo, the bytes of a client's memory, if its update carries one."""
+    """Per silo, the bytes of a client's memory, if its update carries one."""
 
     @property
     def itemsize(self) -> int:
@@ -90,7 +90,7 @@ class Load(NamedTuple):
 
     flow: Flow
     each: tuple[int, ...]
-    """Of every message: between hubs all of it; inside a silo what does not depend on the client's rows."""
+    """The bytes of every message: between hubs all of it; inside a silo what does not depend on the client's rows."""
     together: tuple[int, ...]
     """Inside a silo: the rest, of all its clients together."""
 
@@ -164,14 +164,14 @@ class Ledger:
     """
 
     clients: Sequence[int]
-    """Of each silo."""
+    """The number of clients per silo."""
     training: Sequence[Load]
     evaluation: Sequence[Load]
     colocation: Colocation = "none"
     periods: Sequence[int] | None = None
     """m of each silo, if not all step in every round."""
     answering: Sequence[int] | None = None
-    """Of each silo, the clients that answer in a round, if not all do."""
+    """Per silo, the clients that answer in a round, if not all do."""
     moved: Sequence[Moved] = ()
     """What is sent before the first round."""
 
@@ -269,7 +269,7 @@ class Ledger:
         return self.colocation == "none"
 
     def _fans(self, flow: Flow) -> list[int]:
-        """Of each silo, how many hubs its hub sends a flow to."""
+        """The number of hubs that each silo's hub sends a flow to."""
         silos = range(self.num_silos)
         return [len(flow.route.receivers(silo, self.num_silos)) if flow.is_of(silo) else 0 for silo in silos]
 

@@ -9,7 +9,7 @@ from tdcd.core.words import counted
 
 Dtype = Literal["float32", "float64"]
 AUTO: Any = "auto"
-"""Of a setting that is left to :mod:`tdcd.core.family.automatic` until the run is planned."""
+"""The value of a setting that is left to :mod:`tdcd.core.family.automatic` until the run is planned."""
 STEP_SIZE: Any = AUTO
 """The default."""
 LOCAL_STEPS, BATCH_SIZE = 10, 128

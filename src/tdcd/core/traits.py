@@ -43,7 +43,7 @@ class Clash(NamedTuple):
     other: str
     """The name of the other part in a variant."""
     value: Any
-    """That part."""
+    """The other part itself."""
     reason: str
 
     @property

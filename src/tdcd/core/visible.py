@@ -9,7 +9,7 @@ from unicodedata import category
 
 _KEPT = "\n\t"
 MOST_LETTERS = 1000
-"""Of a sentence from another party."""
+"""The most letters of a sentence from another party."""
 
 
 def visible(text: str) -> str:

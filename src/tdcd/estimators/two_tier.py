@@ -694,7 +694,7 @@ def _decision(scores: NDArray[np.float64], num_classes: int) -> NDArray[np.float
 
 
 def _spread(result: Result) -> dict[tuple[str, str], float] | str:
-    """Of linear blocks, the standard deviation of what each column of each silo adds to the scores over the training
+    """For linear blocks, the standard deviation of what each column of each silo adds to the scores over the training
     rows; of others, why there is none. Of several classes, what all scores have in common does not count.
     """
     found = {}

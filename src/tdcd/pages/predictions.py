@@ -39,7 +39,7 @@ class Classes:
     """A classifier's samples."""
 
     names: Sequence[str]
-    """Of the classes, in order; of two, the second is the one that the probability is of."""
+    """The names of the classes, in order; of two, the probability is that of the second."""
     true: NDArray[np.int64]
     """``[m]``: numbers of classes."""
     predicted: NDArray[np.int64]
@@ -92,7 +92,7 @@ def _classes(columns: Mapping[str, Sequence[str]]) -> Classes:
 
 
 BINS = 10
-"""Of calibration and of deciles."""
+"""The number of groups of calibration and deciles."""
 
 
 class Bins(NamedTuple):
@@ -316,7 +316,7 @@ def _groups(samples: Amounts, label: str) -> Html:
 
 
 MOST_CLASSES = 20
-"""Of more classes, a table has the pairs that are confused most."""
+"""With more classes, a table has the pairs that are confused most."""
 FEW_CLASSES = 6
 """So many fit into a small figure."""
 MOST_PAIRS = 15

@@ -32,7 +32,7 @@ LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hu
 
 MOST_DRAWN_SILOS, MOST_DRAWN_CLIENTS = 30, 12
 FIRST_CLIENTS = 8
-"""Of a silo with more clients, this many are drawn and the others counted."""
+"""The clients of a silo that are drawn; others are counted."""
 
 READING = [
     (
@@ -240,7 +240,7 @@ def _absences(history: Sequence[Record]) -> Iterator[Html]:
 
 
 def _traffic(record: Record) -> list[tuple[str, float, str]]:
-    """Of the rounds, and of the evaluations if they were counted."""
+    """The traffic of the rounds, and of the evaluations if it was counted."""
     bars = []
     kinds = {"": (record.bytes, record.messages)}
     if record.evaluation_bytes is not None and record.evaluation_messages is not None:
@@ -578,7 +578,7 @@ def protections(config: Mapping[str, Any]) -> Iterator[Html]:
 
 
 SHOWN_CLASSES = 5
-"""Of how many classes a cell names the share."""
+"""The number of classes whose share a cell names."""
 NO_LABELS = "–"
 
 

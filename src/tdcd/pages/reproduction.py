@@ -366,7 +366,7 @@ STYLE = {
     "lines.linewidth": LINE_WIDTH,
     "lines.markersize": 3.5,
 }
-"""Of all pictures, for matplotlib."""
+"""The style of all pictures, for matplotlib."""
 
 
 def save_png(

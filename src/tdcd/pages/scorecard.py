@@ -16,7 +16,7 @@ from tdcd.tables.encodings import BLANK, Cell
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LETTER = 460, 190, 44, 10, 34, 6.2
 _ROW, _LONGEST_NAME = 18, 18
 _GAP = 0.12
-"""Of a bar's width, between two bars."""
+"""The gap between two bars, as a part of a bar's width."""
 READING = [
     ("Bin", "The values above its first number, and up to its second, which is in it."),
     ("Base", "What an average row of the training data gets. Every row starts from it."),

@@ -13,7 +13,7 @@ from tdcd.records.run_folder import RecordedRun
 from tdcd.records.timeline import TIMELINE, Span, Timeline
 
 MOST_BARS = 128
-"""Of one lane; of more spans, neighbours are drawn as one."""
+"""The most bars of one lane; of more spans, neighbours are drawn as one."""
 
 # Lengths are in the drawing's own units; the page scales it.
 _WIDTH, _LEFT, _RIGHT = 960, 160, 22
@@ -43,7 +43,7 @@ class Lane:
         return round(100 * self.timeline.worked / (self.timeline.worked + self.waited))
 
     def in_words(self) -> str:
-        """Such as ``lab worked 71 % of the time and waited 29 % for clinic``."""
+        """A sentence such as ``lab worked 71 % of the time and waited 29 % for clinic``."""
         total = self.timeline.worked + self.waited
         parts = {party: round(100 * seconds / total) for party, seconds in self.timeline.waited.items()}
         shown = [(_party(party, self.silo), percent) for party, percent in parts.items() if percent][:3]
@@ -228,7 +228,7 @@ if TYPE_CHECKING:
 
 
 MOST_ROUNDS = 40
-"""Of the first ones, this many are drawn at most."""
+"""The most rounds that are drawn."""
 
 _MORE = 30
 """Room for a sign that there are more rounds."""
@@ -249,7 +249,7 @@ class Ages:
         return round_index - self.timing.sent_in(silo, round_index)
 
     def in_words(self, silo: int) -> str:
-        """Such as ``1 to 4 rounds old``; in the first rounds it is younger."""
+        """The age in words, such as ``1 to 4 rounds old``; in the first rounds it is younger."""
         youngest, period = self.timing.rounds, self.timing.period(silo)
         oldest = max((self.of(silo, index) for index in range(min(self.rounds, 2 * (youngest + period)))), default=0)
         if not oldest:
@@ -298,7 +298,7 @@ def ages_svg(ages: Ages, silos: Sequence[int]) -> Html:
 
 
 MOST_LANES = 24
-"""Of more silos, those are drawn that waited longest, or that are slowest."""
+"""The most silos that are drawn: those that waited longest, or that are slowest."""
 
 
 def time_section(run: RecordedRun) -> Iterator[Html]:

@@ -93,7 +93,7 @@ class Forecast:
     step_size: float
     """The pilot run's."""
     rounds: int | None
-    """To the target, by the pilot run; None if it did not get there."""
+    """Rounds to the target, by the pilot run; None if it did not get there."""
     simulated: int
     """Rounds that the pilot run took."""
     lowest: float
@@ -101,9 +101,9 @@ class Forecast:
     diverged: tuple[float, ...]
     """Step sizes with which it diverged."""
     cost: Cost
-    """Of a round."""
+    """The cost of a round."""
     bound_rounds: int | None
-    """To the target by Theorem 1, with a step size of its own; None if no loss follows from it."""
+    """Rounds to the target by Theorem 1, with a step size of its own; None if no loss follows from it."""
 
     @property
     def failed(self) -> bool:

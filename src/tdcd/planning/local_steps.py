@@ -31,7 +31,7 @@ CANDIDATES = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 PART_OF_THE_WAY = 0.9
 """Where the target is by default, on the way from the loss before training to the lowest one known."""
 THEORY_FRACTION = 0.15
-"""Of the time limit, the most that each of the theorem's constants may take."""
+"""The most of the time limit that each of the theorem's constants may take."""
 
 
 @dataclass(frozen=True)

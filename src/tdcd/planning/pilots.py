@@ -39,7 +39,7 @@ class Pilot:
     planned: Plan
     cost: Cost
     safe_step_size: float | None
-    """To fall back on when the run diverges; None where there is none."""
+    """The step size to fall back on when the run diverges; None where there is none."""
     curve: list[PilotPoint]
     """Begins before training; a new run restarts it."""
     name: str

@@ -51,7 +51,7 @@ class Candidate(NamedTuple):
         return planned._replace(variant=variant)
 
     def in_words(self, silos: Sequence[str]) -> str:
-        """Such as ``overlap = 1, lab: period = 4``; ``silos`` are the names."""
+        """The candidate in words, such as ``overlap = 1, lab: period = 4``; ``silos`` are the names."""
         changes = [f"overlap = {self.overlap}"] * (self.overlap > 0)
         changes += [f"{name}: period = {m}" for name, m in zip(silos, self.periods, strict=True) if m > 1]
         changes += [f"phi_bits = {self.phi_bits}"] * (self.phi_bits < AS_IT_IS)
@@ -255,7 +255,7 @@ def _fastest(ranked: Sequence[Ranked], own: Ranked) -> Ranked:
 
 
 FOR_VARIANTS = 0.25
-"""Of the time limit, what is kept for pilot runs of variants."""
+"""The part of the time limit that is kept for pilot runs of variants."""
 
 
 class RunPlan(NamedTuple):

@@ -92,5 +92,5 @@ def describe_subsets(phis: Phis, rate: float, dropped: Mapping[str, NDArray[Any]
 
 
 def _of_single(figures: Mapping[tuple[str, ...], NDArray[Any]]) -> dict[str, list[float]]:
-    """Those of silos that are known by themselves."""
+    """The subsets of silos whose phi is known by itself."""
     return {group[0]: [float(one) for one in values] for group, values in figures.items() if len(group) == 1}

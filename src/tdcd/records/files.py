@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from tdcd.core.words import counted
 
 MOST_BYTES = 256 << 20
-"""Of a file that is read as a whole, unless its reader knows better."""
+"""The largest file that is read as a whole, unless its reader sets another limit."""
 MOST_LINE_BYTES = 16 << 20
 MOST_DEPTH = 64
-"""Of tables and lists in each other."""
+"""The deepest nesting of tables and lists."""
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",

@@ -42,7 +42,7 @@ from tdcd.records.model_file import RESTORE, read_block, settings_digest
 from tdcd.records.run_folder import RunFolder
 
 ROUNDS = (0, 1, 2)
-"""Whose minibatches the schedule's digest is of."""
+"""The rounds whose minibatches are in the schedule's digest."""
 KEY_BYTES = 32
 
 
@@ -270,7 +270,7 @@ def _now() -> str:
 
 
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "safetensors")
-"""Whose versions may change the last bits of a run."""
+"""Packages whose versions may change the last bits of a run."""
 GIT_S = 5.0
 
 

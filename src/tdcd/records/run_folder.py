@@ -426,7 +426,7 @@ class SiloFacts(BaseModel):
 
     @property
     def features_in_words(self) -> str:
-        """Such as ``12 columns`` or ``8 × 4 pixels``."""
+        """The features in words, such as ``12 columns`` or ``8 × 4 pixels``."""
         if len(self.feature_shape) > 1:
             return " × ".join(str(size) for size in self.feature_shape) + " pixels"
         return counted(self.num_features, "column")

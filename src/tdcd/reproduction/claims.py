@@ -55,7 +55,7 @@ class Claim:
     measured: str
     quantities: tuple[Quantity, ...]
     section: str = "5"
-    """Of the paper; empty for a claim of ours."""
+    """The section of the paper; empty for a claim of ours."""
     about: Literal["runs", "bound"] = "runs"
     """What the sentence speaks of: measured runs, or the bound, which is a formula."""
     mark: str = ""

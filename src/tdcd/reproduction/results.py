@@ -25,7 +25,7 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.reproduction.experiment import NAMES, Axis
 
 FORMAT = 2
-"""Of ``results.json``."""
+"""The version of ``results.json``."""
 LAST = 5
 """Final losses are means over this many last evaluations, if there are many."""
 SeedValues = NDArray[np.float64]
@@ -86,9 +86,9 @@ class Limit(NamedTuple):
     stable: float
     """Beyond it, the expected round map is not stable."""
     proof: float
-    """Of the condition that the proof of Theorem 1 arrives at."""
+    """The limit by the condition that the proof of Theorem 1 arrives at."""
     printed: float
-    """Of the condition that Theorem 1 prints."""
+    """The limit by the condition that Theorem 1 prints."""
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ class Job:
 
     @cached_property
     def chosen(self) -> dict[str, Any]:
-        """Those of them that are not at their defaults."""
+        """The keys that are not at their defaults."""
         return _shared(self.config, exclude_defaults=True)
 
     @cached_property
@@ -324,7 +324,7 @@ def _setting(key: str) -> str:
 
 
 SCORE_BYTES = 4
-"""Of a score between hubs, at least."""
+"""The fewest bytes of a score between hubs."""
 
 
 def scores_beyond(job: Job, silo: int, num_samples: int, num_outputs: int) -> str:

@@ -60,7 +60,7 @@ def penalties(hub_blocks: list[Tree], objectives: Sequence[Objective]) -> list[f
 
 
 def _penalties(hub_blocks: list[Tree], l2: float) -> list[float]:
-    """Of every block, to the last bit what :meth:`Objective.penalty` gives outside of a compiled program."""
+    """The penalty of each block, to the last bit what :meth:`Objective.penalty` gives outside of a compiled program."""
     # Compiled as one, a square and a sum would be rounded once only.
     sums = np.asarray(_sums(_squares(hub_blocks)))
     zero, half, rest = sums.dtype.type(0), sums.dtype.type(l2 / 2), iter(sums)

@@ -210,7 +210,7 @@ class Simulation:
 
     @cached_property
     def _products(self) -> list[NDArray[Any]]:
-        """Of each silo the products of its features, from those of its clients as they send them."""
+        """Per silo, the products of its features, from those of its clients as they send them."""
         summed, dtype = self.variant.summed_blocks, self.settings.dtype
         return [
             mean_products(np.stack(self._client_products(silo, table)).astype(dtype), silo.shares, summed)
@@ -218,7 +218,7 @@ class Simulation:
         ]
 
     def _client_products(self, silo: Silo, table: Any) -> list[Any]:
-        """Of every client of a silo; of several processes each works out those of its own clients."""
+        """The products of every client of a silo; each of several processes computes those of its own clients."""
         if self.hosts is None:
             return [products(table[rows]) for rows in silo.rows]
         has = self.hosts.has(silo.num_clients)
@@ -235,7 +235,7 @@ class Simulation:
         return update.curved(state, products, objective.curvature, objective.l2)
 
     def _first_memories(self, blocks: Sequence[Tree]) -> Any:
-        """Of each silo its clients' memories before round 0; ``()`` if their update carries none."""
+        """Per silo, its clients' memories before round 0; ``()`` if their update carries none."""
         update = self.variant.carried
         if update is None:
             return ()

@@ -25,7 +25,7 @@ HONOURED: Mapping[str, Sequence[str]] = {
 }
 """The keys of a configuration that say how a federation is made of frames, or what its training must keep to."""
 SINGLE = ("name", "seed", "dtype")
-"""Those that are in no section."""
+"""The keys that are in no section."""
 BLOCKS = "give tdcd.train the block: Linear(), Mlp(...), Cnn(...) or one of your own"
 REAL = "it is about a real federation: write it into the file that tdcd hub and tdcd client are given"
 ELSEWHERE: Mapping[str, str] = {

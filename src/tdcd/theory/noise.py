@@ -166,7 +166,7 @@ def _at_model(clients: "_Clients", model: Sequence[Tree], samples: int, meter: M
 
 
 def _standard_error(drawn: Sequence[NDArray[np.float64]]) -> float:
-    """Of the mean over draws ``[K]`` each, for the client whose mean is largest."""
+    """The standard error of the mean over draws ``[K]`` each, for the client whose mean is largest."""
     largest = np.stack(drawn)[:, int(np.mean(drawn, axis=0).argmax())]
     return float(largest.std(ddof=1)) / len(drawn) ** 0.5 if len(drawn) > 1 else 0.0
 

@@ -27,7 +27,7 @@ from tdcd.theory.step_size import at_least_one
 from tdcd.theory.theorem import Bound
 
 LEAST_DESCENT = 0.5
-"""Of what a round without drift would promise, the part that a step size must leave."""
+"""The part of what a round without drift would promise that a step size must leave."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ReusedConstants:
     """What the theorem for reused minibatches needs to know of the curvature."""
 
     L: float
-    """Of the whole objective, as in Theorem 1."""
+    """The constant of the whole objective, as in Theorem 1."""
     client: float
     r""":math:`\Lambda`: how fast a client's gradient of any one minibatch can change when its own block moves."""
     expected: float

@@ -121,7 +121,7 @@ class _Gram(NamedTuple):
     parts: Sequence[slice]
     """Where each silo's coordinates are."""
     traces: tuple[float, ...]
-    """Of each silo's own part. The norm of a positive matrix is at most its trace."""
+    """The trace of each silo's own part. The norm of a positive matrix is at most its trace."""
 
     @property
     def size(self) -> int:
@@ -228,7 +228,7 @@ class _Norms(NamedTuple):
     known: bool
     """Whether there was time for L."""
     all_known: bool
-    """And for every L_j."""
+    """Whether that holds for every L_j, too."""
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,7 @@ class TrainingRun:
             save_prepared(path, federation, self.plan.objective)
 
     def _follow(self, history: list[Record], hosts: Hosts) -> None:
-        """Of several processes, take up what the first one resumes."""
+        """In several processes, take over what the first one resumes."""
         self.state, self._best_blocks, at = of_first((self.state, self._best_blocks, np.int64(self.round)), hosts)
         self.round, self.history, self._best, self._courses = int(at), history, Best.of(history), Courses.of(history)
         self._finite = (self.state, self.round)
@@ -417,7 +417,7 @@ def _agreed(
 
 
 def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
-    """Of all rows, from the digests of each client's, and of who holds them; the same in one process and in several."""
+    """A digest of all rows, from those of each client, and who holds them; the same in one process and in several."""
     arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
     arrays |= {"weights": federation.weights, "test weights": federation.test_weights}
     known = {name: array for name, array in arrays.items() if array is not None}

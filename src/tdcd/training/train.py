@@ -209,7 +209,7 @@ class Result:
 
 SECONDS_PER_CHECKPOINT = 5.0
 CHECKPOINT_FRACTION = 0.1
-"""Of the time, at most so much goes into checkpoints."""
+"""The most of the time that goes into checkpoints."""
 
 
 class Progress(NamedTuple):

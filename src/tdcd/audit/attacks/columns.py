@@ -13,7 +13,7 @@ from tdcd.audit.recording import Floats
 from tdcd.core.objective import Tree
 
 PENALTIES = np.logspace(-16, 2, 37)
-"""Of ridge regressions, relative to the largest squared singular value."""
+"""Penalties of the ridge regressions, relative to the largest squared singular value."""
 LARGEST_DAMPING = 1e12
 SOFTEST_END = 1e-5
 """How noisy phi counts in the last Gauss-Newton step at least, relative to its spread."""

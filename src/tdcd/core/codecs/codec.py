@@ -37,7 +37,7 @@ class Sending(NamedTuple):
     """``(E, B, C)``: of all phi of the round."""
     stream: Any = BETWEEN_HUBS
     places: Any = None
-    """Of rows that one client holds: which of the round's E * B samples they are, ``[...]``; None for all samples."""
+    """For rows that one client holds: which of the round's E * B samples they are, ``[...]``; None for all samples."""
     drawn: Any = None
     """The dither of all samples, where it was drawn before."""
     secret: Any = None

@@ -9,7 +9,7 @@ from tdcd.core.losses.loss import Loss
 from tdcd.core.randomized import Response
 
 DELTA = 1.35
-"""Of normal errors with standard deviation 1, this keeps 95 % of the efficiency of the squared loss (Huber 1981)."""
+"""For normal errors with standard deviation 1, this keeps 95 % of the efficiency of the squared loss (Huber 1981)."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from tdcd.pages.kit.formats import figure
 from tdcd.pages.kit.html import Html, escape
 
 WIDTH, HEIGHT = 432, 260
-"""Of a figure in its own units; the page scales it."""
+"""The size of a figure in its own units; the page scales it."""
 MOST_CORNERS = 200
-"""Of a curve."""
+"""The most corners of a curve."""
 MOST_DOTS = 1500
 """More points are drawn as a density."""
 _CELLS_ACROSS, _CELLS_DOWN, _SHADES = 54, 36, 8
@@ -276,7 +276,7 @@ LINE_WIDTH = 1.8
 FEW_POINTS = 25
 """Curves with at most this many points show each of them."""
 MOST_POINTS = 1000
-"""Of a curve with more, so many are drawn."""
+"""The most points of a curve that are drawn."""
 LARGEST = 1e100
 """Points beyond are not drawn: a diverging run reaches numbers at which an axis overflows."""
 _TOP, _KEY_ROW = 4, 15

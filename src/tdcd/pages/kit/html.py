@@ -14,7 +14,7 @@ Html = NewType("Html", str)
 """Markup that is safe to put on a page as it is."""
 _OWN = files("tdcd.pages.kit")
 STYLE, SCRIPT = (_OWN.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
-"""Of all pages; a page's policy allows this very script and no other."""
+"""The style and script of all pages; a page's policy allows this very script and no other."""
 
 
 class KeyFigure(NamedTuple):

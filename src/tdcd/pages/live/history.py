@@ -22,7 +22,7 @@ OVERLAP = 256
 """Bytes before the end of the last look that must still be the same."""
 
 BYTES_PER_LOOK = 8 << 20
-"""Of all histories together, so that a page is answered soon however much there is to read."""
+"""The limit for all histories together, so that a page is answered soon however much there is to read."""
 
 _DECODER = msgspec.json.Decoder(Record)
 

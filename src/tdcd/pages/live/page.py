@@ -25,7 +25,7 @@ from tdcd.pages.live.history import ThinnedHistory
 FEW_RUNS = 3
 """So many are all open at the start."""
 MOST_LINES = len(COLOURS) * len(DASHES)
-"""Of the figure of all runs."""
+"""The most lines in the figure of all runs."""
 MANY_POINTS, SELDOM_S = 200, 5.0
 """Curves with more points are drawn once in some seconds: of a long curve, a second's points cannot be seen."""
 DAMAGED_FILES = "Files of this run are damaged; the training is not affected by that."

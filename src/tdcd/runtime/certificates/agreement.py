@@ -34,7 +34,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     certificate: Annotated[bytes, Meta(max_length=1 << 14)]
     """The party's certificate in DER form; empty where parties have none."""
     signature: Annotated[bytes, Meta(max_length=1 << 10)]
-    """Of the key, the party's name and what the key is for."""
+    """A signature over the key, the party's name and the key's purpose."""
 
 
 KEY_BYTES = 32

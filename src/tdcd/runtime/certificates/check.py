@@ -30,7 +30,7 @@ def common_name(party: str, generation: int) -> str:
 
 
 def party_of(name: str) -> str:
-    """Whose certificate bears this common name.
+    """The party whose certificate has this common name.
 
     >>> party_of("hub.bank~2"), party_of("hub.bank"), party_of("hub.bank~1")
     ('hub.bank', 'hub.bank', 'hub.bank~1')

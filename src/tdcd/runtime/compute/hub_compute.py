@@ -36,7 +36,7 @@ class Holdings(NamedTuple):
     """Which client holds which samples of a round's E minibatches, seen as one run of E * B samples."""
 
     places: list[NDArray[np.int64]]
-    """Of each client: where its samples are."""
+    """Per client: where its samples are."""
     slots: NDArray[np.int64]
     """``[1, E * B]``: where each sample is if the clients' rows follow one another."""
 
@@ -480,5 +480,5 @@ def _received(
 
 @compiled("objective")
 def _losses(scores: lazy.Array, labels: lazy.Array, *, objective: Objective) -> lazy.Array:
-    """Of every sample."""
+    """The loss of every sample."""
     return objective.losses(scores, labels)

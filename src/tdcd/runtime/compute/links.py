@@ -68,7 +68,7 @@ class Links:
         self._sums = None if fixed is None else Sums(fixed, settings.dtype, hub, masks)
         scores = scores_codec(variant.exchange)
         self.scores_dtype = settings.dtype if scores is None else scores.layout((1, 1), settings.dtype)["phi"][0]
-        """Of the scores that hubs send each other."""
+        """The type of the scores that hubs send each other."""
         self._seed = seed_words(settings.seed)
         self._noise_key = np.frombuffer(noise_key, "<u4") if noise_key else None
         self._is_private = variant.is_private

@@ -54,7 +54,7 @@ class RowsLeft(NamedTuple):
     mask: NDArray[np.bool_]
     """``[n]``: which of its rows take part."""
     rows: ClientRows
-    """Those rows."""
+    """The rows that take part."""
     left: Remaining
     """What is left of the minibatches."""
 

@@ -31,7 +31,7 @@ from tdcd.tables.weighting import gathered_weights, sample_weights
 MOST_CLASSES = 100_000
 """More classes than that are a mistake, or an attempt to exhaust a hub's memory."""
 MOST_CHARACTERS = 200
-"""Of a label that is a text."""
+"""The most characters of a label that is a text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Digests(NamedTuple):
     """Keyed digests by which silos compare what they must not show each other."""
 
     secret: str
-    """Of nothing: the same where the secret is."""
+    """A digest of nothing: it is equal where the secret is."""
     ids: str
     held_out: str
     """Which samples are held out."""
@@ -102,7 +102,7 @@ class SampleIndex:
     owner: NDArray[np.int32]
     """``[total]``: which client."""
     rows: list[NDArray[np.int64]]
-    """Of each client: which sample each of its rows is."""
+    """Per client: which sample each of its rows is."""
     held_out: NDArray[np.bool_]
     """``[total]``."""
     meaning: "Meaning | None"

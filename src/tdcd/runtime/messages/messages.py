@@ -125,10 +125,10 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     num_outputs: BoundedCount
     loss: LossWord
     train: Array
-    """Of every row: which training sample it is; -1 if it is none."""
+    """Which training sample every row is; -1 if it is none."""
     test: Array
     labels: Array | None = None
-    """Of every row, where the silo has labels."""
+    """The label of every row, where the silo has labels."""
     weights: Array | None = None
     cards: dict[str, Card] = msgspec.field(default_factory=dict)
 
@@ -245,12 +245,12 @@ class Part(Message, frozen=True, kw_only=True, tag="part"):
 
     flow: FlowName
     arrays: NamedArraysInFiles = msgspec.field(default_factory=dict)
-    """As the flow's codec has them."""
+    """The arrays, as the flow's codec encodes them."""
     digests: dict[str, str] = msgspec.field(default_factory=dict)
     """Between hubs: the digest of what each hub sent in the exchange of the round before, if it sends several hubs the
     same."""
     group: Group | None = None
-    """Of blocks that are added up: with whose."""
+    """For blocks that are added up: the group of clients whose blocks are in the sum."""
     facts: ScoresFacts | FiguresFacts | ModelFacts | None = None
     """What is no array."""
 

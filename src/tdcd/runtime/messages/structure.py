@@ -12,9 +12,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 MOST_NUMBERS = 2**40
-"""Of an array; and no axis is longer."""
+"""The most numbers of an array; no axis is longer."""
 MOST_ARRAYS = 10_000
-"""Of a block: an array of no numbers takes a few bytes of a message, and a hundred times as many in memory."""
+"""The most arrays of a block: an empty array takes a few bytes of a message, and a hundred times as many in memory."""
 _Name = Annotated[str, Meta(max_length=200)]
 
 

@@ -21,9 +21,9 @@ from tdcd.runtime.messages.messages import AnyMessage
 from tdcd.runtime.messages.structure import DTYPES, MOST_NUMBERS, Message
 
 PROTOCOL = 8
-"""Of messages. Parties of different protocols have no link."""
+"""The version of messages. Parties of different protocols have no link."""
 FORMAT = 5
-"""Of files, and of the digests in them. A version continues runs whose checkpoints have its format."""
+"""The version of files and of the digests in them. A version continues runs whose checkpoints have its format."""
 
 
 class Form(NamedTuple):

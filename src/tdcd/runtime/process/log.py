@@ -9,7 +9,7 @@ from typing import Any
 from tdcd.core.visible import one_line
 
 MOST_LETTERS = 4000
-"""Of a fact on a terminal."""
+"""The most letters of a fact on a terminal."""
 logger = logging.getLogger("tdcd")
 
 

@@ -152,7 +152,7 @@ class MaskedPredictHub(PredictHub):
         """Which hubs' keys and samples the masks are of; a hub that comes back has another one."""
         self._sums: Sums | None = None
         self._senders = [hub for hub in job.hubs if hub != self._label_hub]
-        """Those whose scores are added up."""
+        """The hubs whose scores are added up."""
         self._common: list[int] = []
         """Which of this hub's samples all hubs have, in an order that all know."""
 

@@ -203,7 +203,7 @@ class Trial:
                 self._start(client, "client", [*options, "--client", name, *rows[client]])
 
     def _options(self) -> dict[str, list[str]]:
-        """Of each client: the options that point it to its rows."""
+        """Per client: the options that point it to its rows."""
         path = self.folder / "data" / "options.json"
         try:
             options = dict(json.loads(path.read_text()))

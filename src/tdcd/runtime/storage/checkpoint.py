@@ -29,7 +29,7 @@ from tdcd.runtime.storage.failpoints import failpoint
 
 KEPT, SUFFIX = 3, ".tdcd"
 Outcomes = SimpleQueue[BaseException | None]
-"""Of files that were to be made durable: None for each that is."""
+"""Results of making files durable: None for each that is."""
 Files = SimpleQueue[tuple[int, Path | None, Outcomes]]
 """Open files that are to be: each with the folder that it is new in, and where to say how it went."""
 

@@ -34,10 +34,10 @@ HANDSHAKES = 8
 """How many of them may be with zenoh at a time, in addition to one for each peer."""
 
 LINKS = 3
-"""That a party may have at a time: its own, an earlier one that is not yet known to be dead, another command's."""
+"""The most links of a party at a time: its own, an earlier one that is not yet known to be dead, another command's."""
 
 _FILES = 3
-"""That a link takes: both ends of the guard, and zenoh's."""
+"""The files that a link takes: both ends of the guard, and zenoh's."""
 _FEWEST = 12
 """Files for those who are not linked, without which a hub does not start."""
 _USUAL = 32
@@ -91,11 +91,11 @@ class Guard:
         self._connections: set[_Connection] = set()
         """All whose outer end is open."""
         self._strangers: dict[_Connection, None] = {}
-        """Those that are not links, the oldest first."""
+        """The connections that are not links, the oldest first."""
         self._with_zenoh: dict[int, _Connection] = {}
-        """Those that have an inner end, by its port; after the outer one is closed too, until zenoh has noticed."""
+        """Connections with an inner end, by its port; after the outer one is closed too, until zenoh has noticed."""
         self._opening: dict[_Connection, None] = {}
-        """Those of them that are not links."""
+        """The connections among these that are not links."""
         self._leaving: dict[_Connection, None] = {}
         """Links that one end has closed, and the other has not."""
         self._num_closed = 0
@@ -220,7 +220,7 @@ class Guard:
 
     @property
     def _num_files(self) -> int:
-        """That all connections take, zenoh's ends included."""
+        """The files that all connections take, zenoh's ends included."""
         return len(self._connections) + 2 * len(self._with_zenoh)
 
     def _serve(self, connection: _Connection, end: socket.socket, events: int) -> None:

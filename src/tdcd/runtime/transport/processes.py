@@ -16,7 +16,7 @@ DOING = {"train": "training", "align": "aligning ids", "predict": "predicting"}
 """What a command does, in words."""
 
 MOST_PROCESSES = 1024
-"""Of one party, that are kept in mind."""
+"""The most processes of one party that are remembered."""
 
 TITLE_BYTES = 60
 
@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
     work: str = "train"
     title: str = ""
-    """Of the run."""
+    """The title of the run."""
     protocol: int = 0
     since: int = 0
     """When it began, in seconds since 1970."""

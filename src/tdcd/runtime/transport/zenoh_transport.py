@@ -119,7 +119,7 @@ CLOSING_S = 10.0
 LAST, MORE = b"last", b"more"
 """What a piece is: the last of its message, or not."""
 MOST_ATTACHED_BYTES = 80
-"""Of an attachment: what a piece is, and the nonce of the process that sends it."""
+"""The size of an attachment: what a piece is, and the nonce of the process that sends it."""
 MOST_WORD_BYTES = 1000
 """What a process may say of itself, and more."""
 NAMES_AHEAD = 4

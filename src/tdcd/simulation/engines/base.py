@@ -48,11 +48,11 @@ class State(NamedTuple):
     past: list[Any]
     """Each hub's blocks of earlier rounds, the latest first, if the timing needs them; ``()`` otherwise."""
     pending: list[Any]
-    """Of each silo that does not step in every round: its next block and update state; ``()`` of the others."""
+    """Per silo that does not step in every round: its next block and update state; ``()`` of the others."""
     largest: Any = ()
     """``[2, N]``, in fixed point only: the largest magnitudes that each silo's phi, and its clients' blocks, had."""
     carried: Any = ()
-    """Of each silo the memories of its clients, ``[K, ...]``, if their update carries one: its hub keeps them."""
+    """Per silo, the memories of its clients, ``[K, ...]``, if their update carries one: its hub keeps them."""
 
 
 class Problem(NamedTuple):

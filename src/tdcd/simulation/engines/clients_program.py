@@ -29,7 +29,7 @@ class ClientsData(NamedTuple):
     """The samples, which all runs share: arrays, or how they are spread over devices, as in :class:`ClientsCall`."""
 
     features: Any
-    """Of each silo ``[M, ...]``, or the rows that a call is about. On several hosts, of each device's clients, or None
+    """Per silo ``[M, ...]``, or the rows that a call is about. On several hosts, of each device's clients, or None
     if the rows of a call come with their placements."""
     labels: Any
     weights: Any = None
@@ -44,15 +44,15 @@ class ClientsCall(NamedTuple):
     placements: Any
     """One per silo."""
     held: Any
-    """Of each silo ``[K]``: n_k."""
+    """Per silo ``[K]``: n_k."""
     numbers: Any
-    """Of each silo ``[K]``: 0, 1, 2 ... for its clients."""
+    """Per silo ``[K]``: 0, 1, 2 ... for its clients."""
     shares: Any
-    """Of each silo ``[K]``: n_k / M; ``[R, K]`` if clients may be absent."""
+    """Per silo ``[K]``: n_k / M; ``[R, K]`` if clients may be absent."""
     present: Any
     """``[R, E, B]``: which samples every silo has a client for in that round; None if all clients answer."""
     remaining: Any
-    """Of each silo ``[R]``: how many samples the clients that answer hold; None if all answer."""
+    """Per silo ``[R]``: how many samples the clients that answer hold; None if all answer."""
     rounds: Any
     """``[R]``: the rounds' numbers."""
     seed: Any
@@ -96,7 +96,7 @@ class ClientsProgram:
     gradient: Gradient
     steps: int
     prefixes: tuple[tuple[int, ...], ...]
-    """Of each silo some numbers of rows below P, ascending. A local step of clients in turn works on the first of them
+    """Per silo, some numbers of rows below P, ascending. A local step of clients in turn works on the first of them
     that holds all its rows rather than on all P; the result is the same."""
     in_turn: bool
     """Clients one after the other, each in the processor's cache, rather than all at once."""
@@ -233,7 +233,7 @@ class ClientsProgram:
         return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
     def _stepped(self, state: State, shared: ClientsData, own: ClientsCall, exchanged: Exchanged) -> dict[int, Tree]:
-        """Of each silo the clients' blocks ``[K, ...]`` after their local steps: lines 13 to 19."""
+        """Per silo, the clients' blocks ``[K, ...]`` after their local steps: lines 13 to 19."""
         stepped: dict[int, Tree] = {}
         alone = [(silo,) for silo in range(len(self.blocks))]
         for silos in alike(self.blocks, self.variant, shared, own) if self.together else alone:

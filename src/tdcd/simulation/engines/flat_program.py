@@ -75,7 +75,7 @@ class FlatRounds(NamedTuple):
     owners: Array
     """``[N, R, E, B]``: which client of each silo holds each sample of the minibatches."""
     segments: Segments
-    """Of each silo, round and minibatch."""
+    """The segments of each silo, round and minibatch."""
 
 
 @dataclass(frozen=True)

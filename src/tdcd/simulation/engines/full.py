@@ -23,7 +23,7 @@ class Shared(NamedTuple):
     """What stays from call to call."""
 
     features: list[Array]
-    """Of each silo ``[M, D]``."""
+    """Per silo ``[M, D]``."""
     labels: Array
     """``[M]``."""
     weights: Any

@@ -15,7 +15,7 @@ SMALL_TABLES = 1 << 25
 """Tables of more bytes than this are not copied to be next to each other."""
 
 Shape = tuple[Any, tuple[int, ...]]
-"""Of a silo: its groups, and the rows that it has in a minibatch, ``(L, P)``."""
+"""The shape of a silo: its groups, and the rows that it has in a minibatch, ``(L, P)``."""
 
 
 def alike(widths: Sequence[int], shapes: Sequence[Shape]) -> list[tuple[int, ...]]:
