@@ -227,7 +227,7 @@ def a_round(path: Path) -> None:
     picture.line([(420, end + 66), (460, end + 66)], "call")
     picture.text(468, end + 70, "calls", "soft", "start")
     picture.line([(540, end + 66), (580, end + 66)], "message")
-    picture.text(588, end + 70, "message: protocol.messages over a Transport", "soft", "start")
+    picture.text(588, end + 70, "message: runtime.messages over a Transport", "soft", "start")
     picture.save(path)
 
 
@@ -237,7 +237,7 @@ def _simulated(picture: Picture, tops: list[int], end: int) -> None:
     picture.line([(PROGRAM, 98), (PROGRAM, tops[0] + 16)])
     _stack(picture, PROGRAM, tops[0] + 16, ["Simulation.advance"])
     picture.line([(PROGRAM, tops[0] + 42), (PROGRAM, tops[1] - 6)])
-    _stack(picture, PROGRAM, tops[1] - 6, ["Engine.prepare", "Engine.run", "base.run_rounds"])
+    _stack(picture, PROGRAM, tops[1] - 6, ["Engine.prepare", "base.compiled", "base.run_rounds"])
     picture.line([(PROGRAM, tops[1] + 54), (PROGRAM, tops[2] + 8)])
     picture.box(PROGRAM - 106, tops[2] + 8, 212, end - tops[2] - 16, "band")
     picture.text(PROGRAM, tops[2] + 42, "ClientsProgram.one_round", "code")

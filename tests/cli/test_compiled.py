@@ -45,7 +45,7 @@ def test_a_second_run_reads_the_programs_that_the_first_compiled(tmp_path):
         assert done.returncode == 0, done.stderr
         assert not done.stderr
         loaded = {*done.stdout.splitlines()[-1].split()}
-        assert "tdcd.training.run" in loaded
+        assert "tdcd.training.train" in loaded
         assert not loaded & NOT_NEEDED
         return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "compiled").rglob("*-cache")}
 

@@ -13,6 +13,7 @@ from tdcd.blocks import Linear, Mlp
 from tdcd.core.choices import Precision
 from tdcd.core.execution import ALGORITHMS, Execution
 from tdcd.core.objective import Objective
+from tdcd.simulation.engines.base import compiled
 from tdcd.simulation.simulate import Simulation
 
 CLIENTS = 7
@@ -54,7 +55,8 @@ def test_products_that_add_clients_up_are_exact(engine, shape, precision):
     start = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), problem.start)
     call = next(made._calls(0, 1))
     with made._context():
-        traced = jax.make_jaxpr(lambda state: made._engine.run(state, call))(made.state_of(start))
+        run = compiled(made._engine.program, made.rounds_per_call)
+        traced = jax.make_jaxpr(lambda state: run(state, *call.arguments))(made.state_of(start))
 
     def adds_up_clients(product: Any) -> bool:
         (axes, _), _ = product.params["dimension_numbers"]

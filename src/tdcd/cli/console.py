@@ -284,9 +284,9 @@ def show_audit(console: Console, found: "Audit", page: Path) -> None:
 
 def show_alignment(console: Console, silos: "Mapping[str, SiloIds]") -> None:
     """What each silo lost by keeping to the ids that all have, where that was done."""
-    from tdcd.pages.report import alignment_table
-
     if silos:
+        from tdcd.pages.report import alignment_table
+
         common = next(iter(silos.values())).common
         console.print(f"{counted(common, 'id')} {are(common)} in every silo:", highlight=False)
         show_table(console, alignment_table(silos))

@@ -52,7 +52,6 @@ def run(
     from tdcd.cli.console import RunDisplay, show_alignment
     from tdcd.config.resolve import plan
     from tdcd.simulation.devices import Devices
-    from tdcd.training.run import resume as resume_run
     from tdcd.training.train import train_plan
 
     assignments, where = settings or [], str(config or "the configuration")
@@ -76,6 +75,8 @@ def run(
             line = chosen_devices(devices, coordinator, process, processes)
             hosts = Devices.first(line).hosts
             if resume is not None:
+                from tdcd.training.run import resume as resume_run
+
                 if config is not None or out is not None:
                     raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
                 if not process:

@@ -7,7 +7,6 @@ from tdcd.config.errors import ConfigError
 from tdcd.config.schema import Config, ModelSection
 from tdcd.config.user_code import find_function
 from tdcd.core.combine import SUM, Combine
-from tdcd.core.family.heads import Hidden
 from tdcd.core.losses import LOSSES, Huber, Loss
 
 
@@ -24,7 +23,11 @@ def standardizes(config: Config) -> bool:
 
 def combine_of(model: ModelSection) -> Combine:
     """How the sum of the silos' phi becomes scores."""
-    return Hidden(model.head_units) if model.head == "hidden" else SUM
+    if model.head != "hidden":
+        return SUM
+    from tdcd.core.family.heads import Hidden  # noqa: PLC0415 - as in tdcd.config.members
+
+    return Hidden(model.head_units)
 
 
 def loss_keys(loss: Loss) -> dict[str, Any] | None:

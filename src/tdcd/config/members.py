@@ -1,4 +1,5 @@
-"""The member of the TDCD family that a configuration asks for."""
+"""The member of the TDCD family that a configuration asks for: a member's file is imported where it is asked for."""
+# ruff: noqa: PLC0415
 
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,9 @@ from tdcd.config.losses import chosen_loss
 from tdcd.config.schema import Config, TrainSection
 from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.family.automatic import automatic, automatic_l2
 from tdcd.core.family.dropout import SiloDropout
-from tdcd.core.family.labels import LabelsAt
 from tdcd.core.family.overlap import Overlap
-from tdcd.core.family.participation import RandomClients
 from tdcd.core.losses import Loss
 from tdcd.core.settings import LOCAL_STEPS, Settings
 from tdcd.core.variant import Variant
@@ -35,8 +33,7 @@ def variant_of(config: Config) -> Variant:
     moves_otherwise = train.optimizer != "sgd" or train.schedule != "constant" or train.clip is not None
     hub_moves = train.hub_optimizer not in ("auto", "average")
     if moves_otherwise or hub_moves:
-        # Optax is imported only where it is asked for.
-        from tdcd.core.family import optimizers  # noqa: PLC0415
+        from tdcd.core.family import optimizers
 
         if moves_otherwise:
             # With steps that are chosen later, an optimiser of the clients is refused there.
@@ -48,19 +45,27 @@ def variant_of(config: Config) -> Variant:
             transform = optimizers.direction(train.hub_optimizer, train.momentum)
             parts["hub_update"] = optimizers.HubOptimizer(transform, train.hub_step_size)
     if train.participation < 1:
+        from tdcd.core.family.participation import RandomClients
+
         parts["participation"] = RandomClients(train.participation)
     periods = tuple(silo.period for silo in config.silos)
     if train.overlap or max(periods, default=1) > 1:
         parts["timing"] = Overlap(train.overlap, periods if max(periods, default=1) > 1 else ())
     if config.exchange.phi_bits < 32:
+        from tdcd.core.codecs.quantised import Quantised
+
         parts["exchange"] = parts["client_exchange"] = Quantised(config.exchange.phi_bits)
     if config.exchange.protect == "mask":
         parts["exchange"] = FixedPoint(config.exchange.mask_range, config.num_silos)
     if config.exchange.protect_blocks:
         parts["block_exchange"] = FixedBlocks(config.exchange.mask_range)
     if config.exchange.block_bits < 32:
+        from tdcd.core.codecs.quantised import QuantisedChange
+
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     if config.federation.labels is not None:
+        from tdcd.core.family.labels import LabelsAt
+
         parts["knowledge"] = LabelsAt(config.silo_names.index(config.federation.labels))
     return Variant(**parts)
 

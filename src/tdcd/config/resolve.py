@@ -20,7 +20,6 @@ from tdcd.core.objective import Objective
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
-from tdcd.data.randomized import randomize_table
 from tdcd.federation.hosts import Hosts, kept_here
 from tdcd.federation.silos import Federation, start_blocks
 from tdcd.records.outcome import Stopping
@@ -164,6 +163,8 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
         table = load(data.source, folder=data.folder, seed=data.seed, rows=data.rows)
     epsilon = config.federation.label_epsilon
     if epsilon is not None:
+        from tdcd.data.randomized import randomize_table  # noqa: PLC0415 - few runs randomise labels
+
         # First of all: everything that follows is a function of the randomised labels.
         try:
             table = randomize_table(table, epsilon, data.seed)

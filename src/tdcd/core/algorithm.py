@@ -249,13 +249,13 @@ def scan(
 def local_steps(
     block: Tree,
     minibatches: Any,
-    iteration: Array,
+    memory: UpdateState = None,
     *,
+    iteration: Array,
     step: Callable[[Moving, Any], Moving],
     descent: Descent,
     steps: int,
     loop: Callable[..., Moving] = scan,
-    memory: UpdateState = None,
 ) -> Any:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
@@ -264,12 +264,12 @@ def local_steps(
 
     Args:
         minibatches: a :class:`Minibatch` of E, or any tree that ``step`` takes one of, with E first.
+        memory: what the client's last round left, of an update that carries it; the result is then the block and what
+            this round leaves.
         iteration: local steps taken before this round.
         step: :func:`local_step` with its block's phi, or an engine's own way of calling it.
         steps: Q.
         loop: :func:`scan`, or what else does the same.
-        memory: what the client's last round left, of an update that carries it; the result is then the block and what
-            this round leaves.
     """
     update: Any = descent.update
     start = (block, update.start(block, iteration) if memory is None else update.resume(block, iteration, memory))
@@ -293,4 +293,4 @@ def client_steps(
 ) -> Any:
     """:func:`local_steps` by :func:`local_step`: line 19 as one client does it."""
     step = partial(local_step, apply=apply, descent=descent)
-    return local_steps(block, minibatches, iteration, step=step, descent=descent, steps=steps, memory=memory)
+    return local_steps(block, minibatches, memory, iteration=iteration, step=step, descent=descent, steps=steps)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tdcd.core.words import counted
 from tdcd.data.download import DataUnavailable, data_folder
-from tdcd.data.superconductors import superconductors
 from tdcd.data.table import Table
 
 
@@ -63,8 +62,14 @@ def _enlarged(digits: Table) -> Table:
     return replace(digits, name="digits enlarged to 28 x 28", features=features)
 
 
+def _superconductors(seed: int) -> Table:
+    from tdcd.data.superconductors import superconductors  # noqa: PLC0415 - few runs need it
+
+    return superconductors(seed)
+
+
 def _superconductivity(folder: Path) -> Table:
-    from tdcd.data.superconductivity import superconductivity  # noqa: PLC0415 - few runs are on downloaded data
+    from tdcd.data.superconductivity import superconductivity  # noqa: PLC0415 - the same
 
     return superconductivity(folder)
 
@@ -80,7 +85,7 @@ _LOADERS: Mapping[str, Callable[[Path, int], Table]] = {
     "digits28": lambda folder, seed: _enlarged(digits()),
     "breast_cancer": lambda folder, seed: breast_cancer(),
     "diabetes": lambda folder, seed: diabetes(),
-    "superconductors": lambda folder, seed: superconductors(seed),
+    "superconductors": lambda folder, seed: _superconductors(seed),
     "superconductivity": lambda folder, seed: _superconductivity(folder),
     "mnist": lambda folder, seed: _mnist(folder),
 }

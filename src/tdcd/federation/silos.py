@@ -12,7 +12,6 @@ from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss, Task
-from tdcd.core.notebook import summary_html
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Dtype, Settings
 from tdcd.core.words import counted, there_are
@@ -324,6 +323,8 @@ class Federation:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: one row per silo."""
+        from tdcd.core.notebook import summary_html  # noqa: PLC0415 - only notebooks need it
+
         rows = [
             (silo.name, _shape(silo), f"{silo.num_clients:,}", _span(silo.rows_held), self._has_labels(silo))
             for silo in self.silos

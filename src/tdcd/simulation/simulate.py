@@ -26,7 +26,7 @@ from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
-from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, weights_of
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, compiled, weights_of
 from tdcd.simulation.host_tables import phi_of_all, put_table
 from tdcd.simulation.ranges import check_largest, largest_finite, start_largest
 from tdcd.simulation.staging import has_wide_rows, on_host, prefetch
@@ -272,7 +272,8 @@ class Simulation:
         # A thread for a single call would only cost time.
         for call in calls if num_rounds <= self.rounds_per_call else prefetch(calls):
             with self._context():
-                state = self._engine.run(state, call)
+                state = compiled(self._engine.program, self.rounds_per_call)(state, *call.arguments)
+            call.sent(state)
         here: State = devices.here(state)
         return here
 

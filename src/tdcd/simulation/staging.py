@@ -1,7 +1,8 @@
 """Rows that go to the device: gathered on the host while the device works on the call before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -46,15 +47,11 @@ class StagingBuffers:
         self._memory: list[dict[tuple[Any, ...], NDArray[Any]]] = [{} for _ in range(IN_FLIGHT)]
         self._current = 0
 
-    def begin(self) -> int:
-        """Wait until there is room for another call; the number of its memory is for :meth:`sent`."""
+    def begin(self) -> Callable[[Any], None]:
+        """Wait until there is room for another call; give what this returns the call's result when it was sent."""
         self._current = (self._current + 1) % IN_FLIGHT
         jax.block_until_ready(self._results[self._current])  # type: ignore[no-untyped-call]
-        return self._current
-
-    def sent(self, memory: int, result: Any) -> None:
-        """Remember the result of the call that the arrays in this ``memory`` were for."""
-        self._results[memory] = result
+        return partial(self._results.__setitem__, self._current)
 
     def room(self, name: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array to fill; each one of a call has its own ``name``."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import jax
 import msgspec
@@ -31,10 +31,8 @@ from tdcd.core.choices import KeepModel
 from tdcd.core.codecs.codec import bytes_up, tree_bytes
 from tdcd.core.execution import Execution
 from tdcd.core.family.automatic import automatic, automatic_l2
-from tdcd.core.family.labels import LabelsAt
 from tdcd.core.ledger import Colocation, Ledger, Moved, Sizes
 from tdcd.core.losses import fitting
-from tdcd.core.notebook import summary_html
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
@@ -42,7 +40,6 @@ from tdcd.core.words import there_are
 from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.pages.kit.formats import SPLITS, figure, metric_title
-from tdcd.prediction.model import Model
 from tdcd.prediction.predictions import Named
 from tdcd.records.history import Record, flat
 from tdcd.records.manifest import Manifest
@@ -54,9 +51,11 @@ from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
 from tdcd.tables.preparation import say_what_labels_are
 from tdcd.training.description import describe
-from tdcd.training.display import progress_shown
 from tdcd.training.recording import CallSizer, Evaluation, RunStatus, TrainingRun, count_parameters
 from tdcd.training.subsets import Trained, stand_ins_of
+
+if TYPE_CHECKING:
+    from tdcd.prediction.model import Model
 
 _NOT_FIGURES = ("absent", "unscored", "worse_than", "taken_back")
 """The fields of a record that are no columns of a frame."""
@@ -101,8 +100,10 @@ class Result:
         return self.simulation.engine
 
     @property
-    def model(self) -> Model:
+    def model(self) -> "Model":
         """The trained model, which predicts from raw rows."""
+        from tdcd.prediction.model import Model  # noqa: PLC0415 - training itself reads no rows
+
         simulation, hosts = self.simulation, self.simulation.hosts
         hub_blocks = [self.blocks[silo.name] for silo in self.federation.silos]
         trained = Trained(self.federation, simulation.blocks, simulation.objective, simulation.variant, hosts)
@@ -165,6 +166,8 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the figures of the model that stays."""
+        from tdcd.core.notebook import summary_html  # noqa: PLC0415 - only notebooks need it
+
         final = self.final
         splits = [split for split in SPLITS if split == "train" or final.test_loss is not None]
         losses = ["loss", *(figure(getattr(final, f"{split}_loss")) for split in splits)]
@@ -283,6 +286,8 @@ def train(
         ConvergenceWarning: that of scikit-learn, if the run diverged, see :mod:`tdcd.records.outcome`; and if it was to
             end when it has converged, and has not.
     """
+    from tdcd.training.display import progress_shown  # noqa: PLC0415 - the command has a display of its own
+
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
     if (patience is not None and patience < 1) or keep not in get_args(KeepModel):
@@ -724,6 +729,8 @@ def _with_knowledge(federation: Federation, variant: Variant | None) -> Variant 
     silo = federation.terms.label_silo
     if silo is None:
         return variant
+    from tdcd.core.family.labels import LabelsAt  # noqa: PLC0415 - as in tdcd.config.members
+
     chosen = variant or Variant()
     here = LabelsAt([one.name for one in federation.silos].index(silo))
     if "knowledge" not in chosen.changed:

@@ -155,7 +155,7 @@ class LocalSteps:
         stepped = algorithm.local_steps(
             block["weight"],
             Minibatch(features, known, weights[..., None]),
-            iteration,
+            iteration=iteration,
             step=step,
             descent=descent,
             steps=self.steps,

@@ -1,7 +1,7 @@
 """What all engines share: the problem, a call's arguments, and the compiled loop over rounds."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -154,9 +154,10 @@ class Call(NamedTuple):
     """Some rounds, ready for the device."""
 
     rounds: int
-    memory: int
-    """Where its arrays are; see :class:`tdcd.simulation.staging.StagingBuffers`."""
     arguments: Any
+    """``shared``, ``own`` and ``num_rounds`` of :func:`run_rounds`."""
+    sent: Callable[[State], None] = lambda state: None
+    """To be called with the state after it; see :meth:`tdcd.simulation.staging.StagingBuffers.begin`."""
 
 
 class Engine(Protocol):
@@ -165,6 +166,7 @@ class Engine(Protocol):
     name: str
     rounds_per_call: int
     """The most rounds that one compiled call does."""
+    program: "Program"
 
     def __init__(self, problem: Problem) -> None:
         """Lay out what stays."""
@@ -182,10 +184,6 @@ class Engine(Protocol):
 
     def prepare(self, wanted: range) -> Call:
         """The call for the first of the ``wanted`` rounds; any thread may do this, one call after the other."""
-        ...
-
-    def run(self, state: State, call: Call) -> State:
-        """The state after the rounds of a call."""
         ...
 
 
@@ -210,38 +208,33 @@ class Program(Protocol):
         """What :meth:`one_round` takes for ``own``, worked out for all rounds at once."""
         ...
 
-    def one_round(self, state: State, shared: Any, own: Any, index: Array) -> State:
+    def one_round(self, index: Array, state: State, *, shared: Any, own: Any) -> State:
         """One communication round of Algorithm 1, round ``index`` of the call."""
         ...
 
 
-@partial(jax.jit, static_argnames=("rounds", "program"))
 def run_rounds(state: State, shared: Any, own: Any, num_rounds: Array, *, rounds: int, program: Program) -> State:
-    """The state after rounds 0 .. ``num_rounds`` - 1 of a call with room for ``rounds``.
+    """The state after rounds 0 .. ``num_rounds`` - 1 of a call with room for ``rounds``; see :func:`compiled`.
 
     Args:
         shared: arrays that all runs share.
-        own: arrays that differ between runs: of several runs, with an axis for them in front.
+        own: arrays that differ between runs.
     """
-
-    def run(state: State, shared: Any, own: Any, num_rounds: Array) -> State:
-        ready = program.lay_out(shared, own)
-
-        def body(index: Array, state: State) -> State:
-            return program.one_round(state, shared, ready, index)
-
-        if rounds == 1:
-            # The host waits for a loop of any number of rounds before it can start the next call.
-            return body(jnp.zeros((), jnp.int32), state)
-        advanced: State = jax.lax.fori_loop(0, num_rounds, body, state)
-        return advanced
-
-    if program.runs > 1:
-        mapped: State = jax.vmap(run, in_axes=(0, None, 0, None))(state, shared, own, num_rounds)
-        return mapped
-    spread = program.devices.spread(run, (WHOLE, *program.axes(), WHOLE))
-    advanced: State = spread(state, shared, own, num_rounds)
+    one_round = partial(program.one_round, shared=shared, own=program.lay_out(shared, own))
+    if rounds == 1:
+        # The host waits for a loop of any number of rounds before it can start the next call.
+        return one_round(jnp.zeros((), jnp.int32), state)
+    advanced: State = jax.lax.fori_loop(0, num_rounds, one_round, state)
     return advanced
+
+
+@lru_cache(maxsize=4096)
+def compiled(program: Program, rounds: int) -> Callable[..., State]:
+    """:func:`run_rounds` of a program, compiled: on its devices; of several runs, with a first axis for them."""
+    run = partial(run_rounds, rounds=rounds, program=program)
+    if program.runs > 1:
+        return jax.jit(jax.vmap(run, in_axes=(0, None, 0, None)))
+    return jax.jit(program.devices.spread(run, (WHOLE, *program.axes(), WHOLE)))
 
 
 class TracedObjective(Objective):

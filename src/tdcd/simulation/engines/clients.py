@@ -13,7 +13,7 @@ from tdcd.core.codecs.codec import seed_words
 from tdcd.federation.hosts import row_bytes
 from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
-from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, padded, run_rounds
+from tdcd.simulation.engines.base import HEAVY, Call, Problem, padded
 from tdcd.simulation.engines.clients_program import ClientsCall, ClientsData, ClientsProgram
 from tdcd.simulation.host_tables import HostLayout
 from tdcd.simulation.staging import StagingBuffers
@@ -121,7 +121,7 @@ class ClientsEngine:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
         problem, devices, rounds = self._problem, self._problem.devices, self.rounds_per_call
         first_round, ids = wanted.start, problem.draw(wanted)
-        memory = self._buffers.begin()
+        sent = self._buffers.begin()
         placed = place_alike(self._placers, ids)
         num_rounds = len(placed[0][0].rows)
         ids = ids[:, :num_rounds]
@@ -159,13 +159,7 @@ class ClientsEngine:
             step_size=step_size,
             l2=l2,
         )
-        return Call(num_rounds, memory, (ClientsData(tables, labels, weights), own, num_rounds))
-
-    def run(self, state: State, call: Call) -> State:
-        """See :meth:`tdcd.simulation.engines.base.Engine.run`."""
-        advanced: State = run_rounds(state, *call.arguments, rounds=self.rounds_per_call, program=self.program)
-        self._buffers.sent(call.memory, advanced)
-        return advanced
+        return Call(num_rounds, (ClientsData(tables, labels, weights), own, num_rounds), sent)
 
     def _absent(self, first_round: int, ids: NDArray[np.int32]) -> ClientsCall:
         """Who answers in these rounds, in terms of shares and samples; only those parts are filled in."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from tdcd.blocks.activations import phi_in_portions
-from tdcd.blocks.base import Block, phi_of_first
+from tdcd.blocks.base import Block, SkipsPadding, phi_of_first
 from tdcd.core import algorithm, presence
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
@@ -120,7 +120,7 @@ class ClientsProgram:
         """Nothing to do in advance."""
         return own
 
-    def one_round(self, state: State, shared: ClientsData, own: ClientsCall, index: Array) -> State:
+    def one_round(self, index: Array, state: State, *, shared: ClientsData, own: ClientsCall) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         own = self._now(own, index)
         silos = range(len(self.blocks))
@@ -237,7 +237,7 @@ class ClientsProgram:
         stepped: dict[int, Tree] = {}
         alone = [(silo,) for silo in range(len(self.blocks))]
         for silos in alike(self.blocks, self.variant, shared, own) if self.together else alone:
-            steps = partial(self._steps, silos[0], own)
+            steps = self._steps(silos[0], own)
             ready = [
                 (
                     state.blocks[silo],
@@ -250,10 +250,8 @@ class ClientsProgram:
             stepped.update(zip(silos, moved, strict=True))
         return stepped
 
-    def _steps(
-        self, silo: int, own: ClientsCall, block: Tree, minibatches: tuple[Minibatch, Array], carried: Any
-    ) -> Tree:
-        """The local steps of a silo's clients, all from its hub's block."""
+    def _steps(self, silo: int, own: ClientsCall) -> Callable[[Tree, Any, Any], Tree]:
+        """The local steps of all clients of a silo: from its hub's block, their minibatches and what they carried."""
         objective = TracedObjective.of(self.objective, own.l2)
         descent = Descent(
             lambda phi, known: self.variant.knowledge.losses(silo, phi, known, objective),
@@ -261,25 +259,28 @@ class ClientsProgram:
             self.variant.update,
             own.step_size * self.variant.timing.period(silo),
         )
-        client_steps = partial(
+        steps = partial(
             algorithm.local_steps,
-            block,
             iteration=own.rounds * self.steps,
             step=self._step(silo, descent),
             descent=descent,
             steps=self.steps,
             loop=partial(algorithm.scan, unroll=self.unroll),
         )
-        clients: Any = minibatches if carried is None else (minibatches, carried)
-        steps: Callable[..., Tree] = (
-            client_steps if carried is None else lambda own: client_steps(own[0], memory=own[1])
-        )
-        return jax.lax.map(steps, clients) if self.in_turn else jax.vmap(steps)(clients)
+        if self.in_turn:
+            return lambda block, minibatches, carried: jax.lax.map(
+                lambda client: steps(block, *client), (minibatches, carried)
+            )
+        return jax.vmap(steps, in_axes=(None, 0, 0))
+
+    def _counts_rows(self, silo: int) -> bool:
+        """Whether a local step takes less time if it knows how many rows a client has."""
+        return bool(self.prefixes[silo]) or isinstance(self.blocks[silo], SkipsPadding)
 
     def _minibatches(
         self, silo: int, state: State, shared: ClientsData, own: ClientsCall, exchanged: Exchanged
-    ) -> tuple[Minibatch, Array]:
-        """A silo's clients' rows, and how many each has in each minibatch ``[K, E]``."""
+    ) -> Minibatch | tuple[Minibatch, Array]:
+        """A silo's clients' rows; if that counts, also how many each has in each minibatch ``[K, E]``."""
         placement, block = own.placements[silo], state.blocks[silo]
         # The sample ids of every client's rows, [K, E, P].
         rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
@@ -293,7 +294,8 @@ class ClientsProgram:
         places = self._places(placement.positions, own.ids.shape[1])
         sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
         alone = self._alone(silo, block, shared, own)
-        return presence.counted_rows(self.variant.dropout, minibatches, sending, alone), placement.counts
+        counted = presence.counted_rows(self.variant.dropout, minibatches, sending, alone)
+        return (counted, placement.counts) if self._counts_rows(silo) else counted
 
     def _averaged(self, silo: int, stepped: Tree, state: State, own: ClientsCall) -> tuple[Tree, Any]:
         """The average of the clients' blocks: line 5.
@@ -361,6 +363,8 @@ class ClientsProgram:
         """A local step on as few rows as hold all of the client's."""
         model, prefixes = self.blocks[silo], self.prefixes[silo]
         step = partial(algorithm.local_step, apply=model.phi, descent=descent)
+        if not self._counts_rows(silo):
+            return step
         if not prefixes:
             return lambda moving, minibatch: step(moving, minibatch[0], apply=phi_of_first(model, minibatch[1]))
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.schedule import LARGE, is_small
 from tdcd.simulation.drawing import PLACES_AT_ONCE, draw_ids
-from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, run_rounds
+from tdcd.simulation.engines.base import HEAVY, Call, Problem
 from tdcd.simulation.engines.flat_program import SEGMENT, FlatCall, FlatData, FlatProgram, FlatSilo
 from tdcd.simulation.engines.grouped import GroupedEngine
 from tdcd.simulation.staging import StagingBuffers
@@ -34,7 +34,7 @@ class FlatEngine:
             silos.append(FlatSilo(table.reshape(samples, -1), hold(problem.shares(silo)), hold(problem.held(silo))))
         owners = hold(np.stack([silo.owner() for silo in federation.silos]))
         self._problem, self._shared = problem, FlatData(silos, owners, hold(problem.labels))
-        self._program = FlatProgram(
+        self.program = FlatProgram(
             objective=problem.runs[0].objective,
             variant=problem.variant,
             gradient=settings.gradient,
@@ -74,12 +74,12 @@ class FlatEngine:
 
     def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
-        memory, rounds = self._buffers.begin(), len(wanted)
+        sent, rounds = self._buffers.begin(), len(wanted)
         # Both happen while the device works on the call before.
         ids = self._drawn_there(wanted.start) if self._draws_there else None
         if ids is None:
             ids = self._sent(self._problem.draw(wanted)[0])
-        return Call(rounds, memory, (self._shared, FlatCall(ids, self._problem.numbers()[0]), rounds))
+        return Call(rounds, (self._shared, FlatCall(ids, self._problem.numbers()[0]), rounds), sent)
 
     def _drawn_there(self, first_round: int) -> Array | None:
         """The minibatches of as many rounds as a call has room for, drawn on the device."""
@@ -98,9 +98,3 @@ class FlatEngine:
         room = self._buffers.room("ids", (self.rounds_per_call, *ids.shape[1:]), ids.dtype)
         room[: len(ids)] = ids
         return self._problem.devices.hold(room)
-
-    def run(self, state: State, call: Call) -> State:
-        """See :meth:`tdcd.simulation.engines.base.Engine.run`."""
-        advanced: State = run_rounds(state, *call.arguments, rounds=self.rounds_per_call, program=self._program)
-        self._buffers.sent(call.memory, advanced)
-        return advanced

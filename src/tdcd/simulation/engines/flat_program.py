@@ -101,7 +101,7 @@ class FlatProgram:
         segments = jax.vmap(jax.vmap(jax.vmap(partial(cut, num_clients=most))))(owners)
         return FlatRounds(own, owners, segments)
 
-    def one_round(self, state: State, shared: FlatData, own: FlatRounds, index: Array) -> State:
+    def one_round(self, index: Array, state: State, *, shared: FlatData, own: FlatRounds) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         starts = [block["weight"][:, 0] for block in state.blocks]
         ids, owners, segments = own.own.ids[index], own.owners[:, index], [part[:, index] for part in own.segments]

@@ -16,7 +16,7 @@ from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
 from tdcd.simulation.devices import WHOLE, Devices
-from tdcd.simulation.engines.base import Call, Problem, State, run_rounds
+from tdcd.simulation.engines.base import Call, Problem, State
 
 
 class Shared(NamedTuple):
@@ -48,7 +48,7 @@ class FullProgram:
         """Nothing to do in advance: what a call brings is the step size."""
         return own
 
-    def one_round(self, state: State, shared: Shared, own: Array, index: Array) -> State:
+    def one_round(self, index: Array, state: State, *, shared: Shared, own: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         hubs = [block["weight"] for block in state.blocks]
         phis = [rows @ hub for rows, hub in zip(shared.features, hubs, strict=True)]
@@ -86,7 +86,7 @@ class FullEngine:
         weights = None if problem.weights is None else hold(problem.weights)
         self._shared = Shared(features, hold(problem.labels), weights)
         self._step_size = problem.numbers()[0]
-        self._program = FullProgram(problem.runs[0].objective, problem.variant, samples, problem.devices)
+        self.program = FullProgram(problem.runs[0].objective, problem.variant, samples, problem.devices)
         self.rounds_per_call = problem.most_rounds
 
     @classmethod
@@ -113,9 +113,4 @@ class FullEngine:
     def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
         rounds = min(len(wanted), self.rounds_per_call)
-        return Call(rounds, 0, (self._shared, self._step_size, rounds))
-
-    def run(self, state: State, call: Call) -> State:
-        """See :meth:`tdcd.simulation.engines.base.Engine.run`."""
-        advanced: State = run_rounds(state, *call.arguments, rounds=self.rounds_per_call, program=self._program)
-        return advanced
+        return Call(rounds, (self._shared, self._step_size, rounds))

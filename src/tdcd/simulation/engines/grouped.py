@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tdcd.federation.hosts import HostRows, mapped_rows, row_bytes
 from tdcd.federation.placement import Placement, padded_slots, place_alike, shared
-from tdcd.simulation.engines.base import Call, Problem, State, padded, run_rounds
+from tdcd.simulation.engines.base import Call, Problem, padded
 from tdcd.simulation.engines.grouped_program import GroupedCall, GroupedProgram, GroupedRows, GroupedSilo
 from tdcd.simulation.engines.groups import ClientGroups
 from tdcd.simulation.engines.stacks import stacked
@@ -34,7 +34,7 @@ class GroupedEngine:
             self._features = [table.reshape(len(table), -1) for table in held]
         self._stack = self._stack_of_all()
         self._clients = [self._clients_of(silo) for silo in self._silos]
-        self._program = GroupedProgram(
+        self.program = GroupedProgram(
             objective=problem.runs[0].objective,
             variant=problem.variant,
             gradient=problem.settings.gradient,
@@ -97,7 +97,7 @@ class GroupedEngine:
     def prepare(self, wanted: range) -> Call:
         """See :meth:`tdcd.simulation.engines.base.Engine.prepare`."""
         ids = self._problem.draw(wanted)
-        memory = self._buffers.begin()
+        sent = self._buffers.begin()
         # Single groups have their rows in the minibatch's order: there is nothing to place.
         is_placed = any(placer.num_clients > 1 for placer in self._placers[0])
         placed = place_alike(self._placers, ids)[0] if is_placed else [None] * len(self._silos)
@@ -108,13 +108,7 @@ class GroupedEngine:
         layouts = {first: self._layout(ids, first, placed[first]) for first in set(firsts)}
         rows = [self._rows(silo, layouts[first]) for silo, first in enumerate(firsts)]
         own = GroupedCall(self._clients, rows, *self._problem.numbers())
-        return Call(num_rounds, memory, (self._features, own, num_rounds))
-
-    def run(self, state: State, call: Call) -> State:
-        """See :meth:`tdcd.simulation.engines.base.Engine.run`."""
-        advanced: State = run_rounds(state, *call.arguments, rounds=self.rounds_per_call, program=self._program)
-        self._buffers.sent(call.memory, advanced)
-        return advanced
+        return Call(num_rounds, (self._features, own, num_rounds), sent)
 
     def _layout(self, ids: NDArray[np.int32], silo: int, placement: Placement | None) -> "_Layout":
         rows, real, positions, places = ids[:, :, :, None], None, None, None

@@ -87,7 +87,7 @@ class GroupedProgram:
         """Nothing to do in advance."""
         return own
 
-    def one_round(self, state: State, shared: list[Array] | None, own: GroupedCall, index: Array) -> State:
+    def one_round(self, index: Array, state: State, *, shared: list[Array] | None, own: GroupedCall) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         hubs, silos, rows = [block["weight"] for block in state.blocks], own.silos, own.rows
         shapes = [(silo.shares.shape, groups.labels.shape[2:]) for silo, groups in zip(silos, rows, strict=True)]
