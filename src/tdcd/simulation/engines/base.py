@@ -190,6 +190,10 @@ class Engine(Protocol):
 class Program(Protocol):
     """What is fixed when rounds are compiled."""
 
+    def __hash__(self) -> int:
+        """Equal programs are compiled once."""
+        ...
+
     @property
     def runs(self) -> int:
         """S."""
