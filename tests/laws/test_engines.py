@@ -14,9 +14,9 @@ from tdcd.blocks import Linear, Mlp
 from tdcd.core.execution import Execution
 from tdcd.core.objective import Objective
 from tdcd.federation.silos import Federation
-from tdcd.simulation.engines.clients_program import alike
-from tdcd.simulation.engines.flat_program import cut
-from tdcd.simulation.engines.groups import ClientGroups
+from tdcd.simulation.engines.clients import alike
+from tdcd.simulation.engines.flat import cut
+from tdcd.simulation.engines.grouped import ClientGroups
 from tdcd.simulation.simulate import Simulation
 
 TOLERANCE = 1e-10

@@ -7,8 +7,8 @@ from tdcd import Federation, Linear, Objective, Settings, Silo, Simulation
 from tdcd.core.execution import Execution
 from tdcd.core.schedule import batch_ids
 from tdcd.federation.partition import equal_sizes, shuffled_rows
-from tdcd.simulation import drawing
-from tdcd.simulation.drawing import draw_ids
+from tdcd.simulation.engines import flat
+from tdcd.simulation.engines.flat import draw_ids
 
 ROUNDS, COUNT, SIZE, SAMPLES = 3, 2, 1024, 4100
 
@@ -21,7 +21,7 @@ def drawn_by_the_host(seed, first_round):
 @pytest.mark.parametrize(("seed", "first_round"), [(0, 0), (7, 12), (2**64 - 1, 2**31 - ROUNDS), (2**40 + 3, 1)])
 def test_the_device_draws_the_ids_of_the_schedule(monkeypatch, seed, first_round):
     """Two rounds at a time, and then the last."""
-    monkeypatch.setattr(drawing, "PLACES_AT_ONCE", 2 * COUNT * SAMPLES)
+    monkeypatch.setattr(flat, "PLACES_AT_ONCE", 2 * COUNT * SAMPLES)
     ids = draw_ids(seed, first_round, rounds=ROUNDS, count=COUNT, size=SIZE, num_samples=SAMPLES)
     np.testing.assert_array_equal(ids, drawn_by_the_host(seed, first_round), strict=True)
 
@@ -29,10 +29,10 @@ def test_the_device_draws_the_ids_of_the_schedule(monkeypatch, seed, first_round
 @pytest.fixture
 def too_few_draws(monkeypatch):
     """As many as a minibatch needs, of which some are equal; without programs that were compiled for more."""
-    monkeypatch.setattr(drawing, "draws_for", lambda size: size)
-    drawing._draw.clear_cache()
+    monkeypatch.setattr(flat, "draws_for", lambda size: size)
+    flat._draw.clear_cache()
     yield
-    drawing._draw.clear_cache()
+    flat._draw.clear_cache()
 
 
 def test_it_says_when_draws_fall_short(too_few_draws):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tdcd.simulation.engines.stacks import SMALL_TABLES, stacked
+from tdcd.simulation.engines.grouped import SMALL_TABLES, stacked
 
 pytestmark = pytest.mark.quick
 
