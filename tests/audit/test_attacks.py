@@ -4,21 +4,19 @@ import jax
 import numpy as np
 import pytest
 
-from tdcd.audit.attacks.columns import (
+from tdcd.audit.attacks import (
+    by_clusters,
+    by_probe,
     features_of,
+    labels_from_slopes,
+    recovery,
     rows_by_known_rows,
     rows_by_regression,
     rows_of_block,
     rows_of_linear,
-    variance_explained,
-)
-from tdcd.audit.attacks.labels import (
-    by_clusters,
-    by_probe,
-    labels_from_slopes,
-    recovery,
     scores_from_slopes,
     uncorrected,
+    variance_explained,
 )
 from tdcd.audit.label_attacks import by_loss
 from tdcd.audit.modes import randomised

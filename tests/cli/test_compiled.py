@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-CODE = "from tdcd.cli.compiled import keep_compiled; print(keep_compiled())"
+CODE = "from tdcd.cli.app import keep_compiled; print(keep_compiled())"
 
 
 def tdcd(cache, *command, **more):

@@ -15,8 +15,7 @@ from tdcd.core.ledger import Traffic
 from tdcd.core.schedule import batch_ids
 from tdcd.pages.report import write_report
 from tdcd.records.run_folder import RunFolder
-from tdcd.training.replay import replay
-from tdcd.training.run import resume
+from tdcd.training.run import replay, resume
 from tdcd.training.train import train_plan
 
 BASE = plan(check_config(KEYS))

@@ -13,10 +13,10 @@ from tdcd.compare.compute import Compute
 from tdcd.compare.prediction import Prediction
 from tdcd.compare.tables import costs, joining, summary
 from tdcd.config import ConfigError, check_config
+from tdcd.core.execution import Interrupted
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import Link, Network, preset
 from tdcd.core.pace import Work, seconds_per_round, silo_works
-from tdcd.core.stopping import Interrupted
 from tdcd.pages.comparison import write_page
 from tdcd.records.history import read_history
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tdcd.compare import compare, network_of, num_runs, plan_all
-from tdcd.compare.entries import parse_entries
+from tdcd.compare.comparison import parse_entries
 from tdcd.compare.tables import summary
 from tdcd.config import ConfigError, check_config
 from tdcd.core.codecs.quantised import Quantised, QuantisedChange

@@ -10,10 +10,9 @@ from sklearn.isotonic import isotonic_regression
 
 from tdcd.blocks import Linear
 from tdcd.core.losses import loss_of
-from tdcd.prediction.evidence import evidence, evidence_of
 from tdcd.prediction.model import Model, SiloModel
 from tdcd.prediction.monotone import isotonic, monotone, nearest_monotone
-from tdcd.prediction.scorecard import PointScale, scorecard, write_scorecard
+from tdcd.prediction.scorecard import PointScale, evidence, evidence_of, scorecard, write_scorecard
 from tdcd.tables.encodings import Binned, Cell, OneHot, encoding_from_json
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation

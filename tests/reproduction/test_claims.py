@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from made_up import ROUNDS, SEEDS, diverging, experiment, falling
 
-from tdcd.reproduction.claims import comparisons_in_words, differences, judge, table
+from tdcd.reproduction.claims import MEASURES, comparisons_in_words, differences, judge, table
 from tdcd.reproduction.experiment import AS_PRINTED, NAMES, load_experiment
-from tdcd.reproduction.measures import MEASURES
 from tdcd.reproduction.results import Limit
 from tdcd.reproduction.statistics import final, reached, settled, slope, spread, spread_at_equal_steps, t_interval
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tdcd.reproduction.claims import judge
-from tdcd.reproduction.measures import MEASURES, excess
+from tdcd.reproduction.claims import MEASURES, excess, judge
 from tdcd.reproduction.results import CurveResult, ExperimentResult
 
 pytestmark = pytest.mark.quick

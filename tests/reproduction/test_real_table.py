@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdcd.reproduction.claims import judge
+from tdcd.reproduction.claims import MEASURES, judge
 from tdcd.reproduction.experiment import ExperimentCurve, load_experiment, merge
-from tdcd.reproduction.measures import MEASURES
 from tdcd.reproduction.sweep import run_experiment
 
 pytestmark = pytest.mark.skipif(

@@ -15,7 +15,7 @@ import tdcd
 from tdcd import Federation, load, standardize
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.core.stopping import Interrupted
+from tdcd.core.execution import Interrupted
 from tdcd.data import DataUnavailable
 from tdcd.data.superconductors import superconductors
 from tdcd.pages.reproduction import write_page

@@ -10,7 +10,7 @@ from support.command import tdcd
 from support.simulated import RIDGE, with_keys
 from tdcd.cli.console import WaitingDisplay
 from tdcd.cli.terminal import PlainConsole
-from tdcd.core.visible import MOST_LETTERS, one_line, visible
+from tdcd.core.words import MOST_LETTERS, one_line, visible
 from tdcd.pages.kit.html import paragraph
 from tdcd.pages.live.server import Watcher
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings

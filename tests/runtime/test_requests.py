@@ -14,8 +14,16 @@ from typer.testing import CliRunner
 from support.transport_parties import HUB, NORTH, SOON, ZenohNetwork
 from tdcd.cli.certificates import certs_app
 from tdcd.runtime.certificates.check import explain, facts_of, fingerprint, read_certificate, read_key
-from tdcd.runtime.certificates.issue import create_authority, issue, key_pem, revoke
-from tdcd.runtime.certificates.request import make_request, read_request, sign, sign_all
+from tdcd.runtime.certificates.issue import (
+    create_authority,
+    issue,
+    key_pem,
+    make_request,
+    read_request,
+    revoke,
+    sign,
+    sign_all,
+)
 from tdcd.runtime.transport.transport import Joined, Received
 
 pytestmark = pytest.mark.quick

@@ -18,8 +18,7 @@ from tdcd.config.user_code import find_function
 from tdcd.pages.live.server import Watcher
 from tdcd.prediction.model import KEY
 from tdcd.records.files import digest_of
-from tdcd.records.run_folder import toml_text
-from tdcd.records.sweep_folder import SweepFolder
+from tdcd.records.run_folder import SweepFolder, toml_text
 from tdcd.runtime.process.trial import Trial
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks.columns import (
+from tdcd.audit.attacks import (
     features_of,
     rows_by_known_rows,
     rows_by_regression,

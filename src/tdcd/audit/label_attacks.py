@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks.labels import by_clusters, by_probe, labels_from_slopes, recovery
+from tdcd.audit.attacks import by_clusters, by_probe, labels_from_slopes, recovery
 from tdcd.audit.lines import AuditFinding, RecoveryMeasure
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import Floats, Recording

@@ -20,7 +20,7 @@ FEWEST_TO_SUM = 3
 """The sum of two reveals to each of them the other: masks need three silos, summed blocks three clients."""
 
 KNOWN_SLOPES = ("squared", "logistic", "softmax", "poisson", "huber")
-"""The losses whose slopes :mod:`tdcd.audit.attacks.labels` can read."""
+"""The losses whose slopes :mod:`tdcd.audit.attacks` can read."""
 
 
 @dataclass(frozen=True)

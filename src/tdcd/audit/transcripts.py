@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks.labels import scores_from_slopes, uncorrected
+from tdcd.audit.attacks import scores_from_slopes, uncorrected
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import FLOAT_NOISE, Floats, Recording
 from tdcd.core.objective import Tree

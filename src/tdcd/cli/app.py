@@ -4,9 +4,12 @@ A command's module is imported when the command is given: one run needs nothing 
 imported by the commands that train: the others, and --help, start faster without it.
 """
 
+import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +17,44 @@ import typer.main
 from typer.core import TyperGroup
 
 from tdcd import __version__
-from tdcd.cli.compiled import keep_compiled, silence_alarms
+
+CACHE = "TDCD_CACHE"
+"""The environment variable that names the cache folder; if it is empty, nothing is kept."""
+
+
+def keep_compiled() -> Path | None:
+    """Keep compiled programs in ``$TDCD_CACHE/compiled``, by default ``~/.cache/tdcd/compiled``.
+
+    Each machine has its own folder there, since programs are compiled for its processor. A cache that JAX is set up
+    to use, and a folder that cannot be written, are left alone. JAX reads these settings from the environment
+    when it is imported, so this comes before that; commands that need no JAX can then do without it.
+
+    Returns:
+        The folder; None if this changed nothing.
+    """
+    chosen = os.environ.get(CACHE, "~/.cache/tdcd")
+    if not chosen or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return None
+    try:
+        folder = Path(chosen).expanduser().absolute() / "compiled" / (platform.node() or "machine")
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        # A user without a home folder, as in containers, is a RuntimeError.
+        return None
+    if not os.access(folder, os.W_OK):
+        return None
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    return folder
+
+
+def silence_alarms() -> None:
+    """Keep XLA's own log off the screen, such as its warning about slow compilations; failures raise an error anyway.
+
+    It is read when JAX is imported, so this comes before that. A level that the user set stays.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 
 TRAIN, LOOK, FEDERATION, STUDY = "Train and predict", "Look at runs", "Several organisations", "Plan and study"
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {

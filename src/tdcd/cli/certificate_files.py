@@ -11,7 +11,7 @@ from rich.text import Text
 from tdcd.cli.terminal import screen
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import counted
-from tdcd.federation.party_names import client_of, hub_of
+from tdcd.federation import client_of, hub_of
 from tdcd.runtime.certificates.check import (
     CertificateFacts,
     cautions,

@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from tdcd.core.stopping import Interrupted
+from tdcd.core.execution import Interrupted
 from tdcd.core.words import are, counted
 from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure
 

@@ -29,7 +29,7 @@ from tdcd.cli.terminal import (
 from tdcd.cli.watch import LivePage, WatchOption
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import are, counted
-from tdcd.federation.party_names import client_of, hub_of
+from tdcd.federation import client_of, hub_of
 from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.runtime.storage.status import in_words, read_status
 
@@ -171,8 +171,7 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
     # What follows takes about as long as the parties' imports.
     warm_up()
     from tdcd.cli.console import show_alignment
-    from tdcd.runtime.process.trial import Trial
-    from tdcd.runtime.process.trial_table import TrialDisplay
+    from tdcd.runtime.process.trial import Trial, TrialDisplay
 
     stop = _Stop()
     with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):

@@ -8,7 +8,8 @@ A copy is the ``tdcd`` command with other arguments; see :func:`~tdcd.runtime.pr
 import socket
 import sys
 
-from tdcd.cli.compiled import keep_compiled, silence_alarms
+from tdcd.cli.app import keep_compiled, silence_alarms
+from tdcd.cli.app import main as command
 
 
 def main() -> None:
@@ -17,7 +18,6 @@ def main() -> None:
     silence_alarms()
     keep_compiled()
     import tdcd.runtime.process.party  # noqa: F401
-    from tdcd.cli.app import main as command
     from tdcd.runtime.process.forking import serve
 
     serve(socket.socket(fileno=int(sys.argv.pop())))

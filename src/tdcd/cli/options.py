@@ -59,7 +59,7 @@ def chosen_devices(
 @contextmanager
 def interruptible(display: "Display") -> Iterator[None]:
     """Show progress, and let Ctrl-C end the work cleanly."""
-    from tdcd.core.stopping import Interrupted
+    from tdcd.core.execution import Interrupted
 
     try:
         with stoppable(display.stop), display:

@@ -248,7 +248,7 @@ def _with_peers(
     """This hub's model, and the scores of all hubs; only its own where another silo alone ``predicts``."""
     from tdcd.cli.console import WaitingDisplay
     from tdcd.config import check_config, read_config
-    from tdcd.core.stopping import Interrupted
+    from tdcd.core.execution import Interrupted
     from tdcd.runtime.process.party import own_file
     from tdcd.runtime.process.predict import predict_with_peers
 

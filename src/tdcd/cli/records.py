@@ -53,8 +53,7 @@ def verify(
 def _manifests(folder: Path) -> list["Manifest"]:
     """The manifests of the folder itself and the hubs in it, or of every run of a sweep."""
     from tdcd.records.manifest import Manifest
-    from tdcd.records.run_folder import RunFolder
-    from tdcd.records.sweep_folder import SweepFolder
+    from tdcd.records.run_folder import RunFolder, SweepFolder
 
     sweep = SweepFolder(folder)
     if sweep.file.is_file():
@@ -67,7 +66,7 @@ def _replayed(manifest: "Manifest", devices: int | None, *, allow_code: bool) ->
     """How a second training differs; with the versions and machines of both if it does."""
     from tdcd.cli.console import RunDisplay
     from tdcd.records.manifest import hardware, versions
-    from tdcd.training.replay import CLOSE, replay
+    from tdcd.training.run import CLOSE, replay
 
     display, run = RunDisplay(screen), manifest.run
     sessions = manifest.read()["sessions"]

@@ -134,7 +134,7 @@ def _sweep(keys: Mapping[str, Any], where: str) -> "Grid | None":
 
 def _resumed_sweep(folder: Path, allow_code: bool) -> "Grid | None":
     """The sweep in a folder; None if it has none."""
-    from tdcd.records.sweep_folder import SweepFolder
+    from tdcd.records.run_folder import SweepFolder
     from tdcd.training.sweep.sweep import read_grid
 
     return read_grid(folder, allow_code=allow_code) if SweepFolder(folder).is_begun else None
@@ -148,7 +148,7 @@ def _sweep_folder(grid: "Grid") -> Path:
 def _run_sweep(grid: "Grid", folder: Path, page: LivePage) -> None:
     """Run a sweep, and show its table and page; Ctrl-C keeps what is done."""
     from tdcd.cli.console import SweepDisplay, show_table
-    from tdcd.core.stopping import Interrupted
+    from tdcd.core.execution import Interrupted
     from tdcd.pages.sweep import result_table, write_page
     from tdcd.training.sweep.sweep import read_outcomes, run_sweep
 

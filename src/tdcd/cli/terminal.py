@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from tdcd.core.visible import visible
+from tdcd.core.words import visible
 from tdcd.tables.errors import DataWarning
 
 

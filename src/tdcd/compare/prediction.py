@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tdcd.compare.all_columns import NAME as ALL
-from tdcd.compare.centre import CentreLedger
+from tdcd.compare.all_columns import CentreLedger
 from tdcd.compare.compute import Compute
 from tdcd.config.resolve import Plan
 from tdcd.core.family.overlap import Overlap

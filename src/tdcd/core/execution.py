@@ -1,4 +1,7 @@
-"""How a simulation is carried out: on which devices, with the data where, and how precise its products are."""
+"""How a simulation is carried out: on which devices, with the data where, and how precise its products are.
+
+Whoever stops it early gets :class:`Interrupted`.
+"""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -42,3 +45,7 @@ class Execution:
         """The context in which to compile and run."""
         exact = dtype == "float64" or jax.default_backend() == "cpu"
         return jax.default_matmul_precision("float32" if exact else ALGORITHMS[self.precision])
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The user asked to stop; what was done is kept."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from tdcd.core.visible import visible
+from tdcd.core.words import visible
 
 MOST_ROWS = 30
 """More rows are counted, not shown."""

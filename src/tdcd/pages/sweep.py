@@ -13,7 +13,7 @@ from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, Curve, line_figure
 from tdcd.pages.kit.formats import TextTable, byte_unit, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
-from tdcd.records.sweep_folder import SweepFolder
+from tdcd.records.run_folder import SweepFolder
 from tdcd.training.sweep.sweep import Outcome, Sweep
 
 MOST_CURVES = len(COLOURS)

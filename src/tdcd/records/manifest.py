@@ -34,8 +34,8 @@ import numpy as np
 from tdcd.core.lazy import jax
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
+from tdcd.federation import client_of
 from tdcd.federation.hosts import Hosts, is_mapped
-from tdcd.federation.party_names import client_of
 from tdcd.federation.silos import Federation, Silo
 from tdcd.records.files import digest_of, marks_of, open_plain, parse_json, read_plain, write_json
 from tdcd.records.model_file import RESTORE, read_block, settings_digest

@@ -17,8 +17,15 @@
     manifest.json               versions, machine, and digests of all of this; see :mod:`tdcd.records.manifest`
     manifest.key                what the digests of data there are keyed with; for the owner's eyes only
 
+A sweep's folder has one run folder per setting, and next to them
+
+::
+
+    sweep.json      the configuration, lists and all, and what each run came to
+    sweep.html
+
 Nothing else in the package reads or writes these files. What a hub's folder holds in addition is in
-:mod:`tdcd.runtime.storage`; a sweep's folder of run folders is in :mod:`tdcd.records.sweep_folder`.
+:mod:`tdcd.runtime.storage`.
 """
 
 import json
@@ -41,7 +48,9 @@ from tdcd.records.files import (
     NO_LINES,
     PRIVATE,
     Mark,
+    digest_of,
     marks_of,
+    parse_json,
     parse_toml,
     read_json,
     read_plain,
@@ -518,3 +527,45 @@ def _federation(folder: RunFolder) -> FederationFacts:
     except ValidationError as error:
         problems = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise ValueError(f"{folder.facts_file} does not describe a federation: {'; '.join(problems)}") from None
+
+
+SWEEP = "sweep.json"
+
+
+class SweepFolder:
+    """One sweep on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Point to ``path``, where a sweep is or shall be."""
+        self.path, self.file = path, path / SWEEP
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a sweep."""
+        return self.file.exists()
+
+    def begun_runs(self) -> list[str]:
+        """The names of the run folders that are there."""
+        return sorted(path.name for path in self.path.glob("*") if RunFolder(path).is_begun)
+
+    def write(self, keys: Mapping[str, Any], varied: Sequence[str], runs: Sequence[Mapping[str, Any]]) -> None:
+        """Say what is varied, and what each run came to so far."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.file, {"keys": keys, "digest": digest_of(keys, {}), "varied": [*varied], "runs": [*runs]})
+
+    def keys(self) -> dict[str, Any]:
+        """The configuration, with a list where a key is varied."""
+        try:
+            content = parse_json(read_plain(self.file))
+            keys, digest = content["keys"], content["digest"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.file} is damaged: {error!r}; {RESTORE}") from None
+        if digest != digest_of(keys, {}):
+            raise ValueError(f"{self.file} is damaged: 'keys' does not match 'digest'; {RESTORE}")
+        return dict(keys)
+
+    def write_page(self, page: str) -> Path:
+        """Replace ``sweep.html``; its path."""
+        path = self.path / "sweep.html"
+        write_durably(path, page.encode())
+        return path

@@ -24,9 +24,8 @@ from tdcd.core.settings import Settings
 from tdcd.core.timing import HubTiming, followed
 from tdcd.core.trees import leaves_of
 from tdcd.core.variant import Variant
-from tdcd.core.visible import one_line
-from tdcd.core.words import counted
-from tdcd.federation.party_names import client_of, hub_of
+from tdcd.core.words import counted, one_line
+from tdcd.federation import client_of, hub_of
 from tdcd.records.outcome import Stopping
 from tdcd.runtime.messages.messages import PublishedKind
 from tdcd.runtime.messages.structure import SettingValue

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.examples import num_examples
-from tdcd.pages.live.parties import silos_of, time_of
-from tdcd.pages.live.run import of_hubs
+from tdcd.pages.live.run import of_hubs, silos_of, time_of
 from tdcd.records.outcome import Stopping
 from tdcd.records.timeline import Timeline
 from tdcd.runtime.storage.status import is_alive, lock

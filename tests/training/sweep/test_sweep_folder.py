@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tdcd.config import check_config
-from tdcd.core.stopping import Interrupted
+from tdcd.core.execution import Interrupted
 from tdcd.pages.sweep import MOST_CURVES, result_table, write_page
 from tdcd.records.history import read_history
 from tdcd.training.run import finish

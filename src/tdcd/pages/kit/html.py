@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Literal, NamedTuple, NewType
 from xml.etree import ElementTree
 
-from tdcd.core.visible import visible
+from tdcd.core.words import visible
 
 Html = NewType("Html", str)
 """Markup that is safe to put on a page as it is."""

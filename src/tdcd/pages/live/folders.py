@@ -1,6 +1,6 @@
 """The runs in the folders that were given, and their small files, read again only when they have changed.
 
-The names of files are those of :mod:`tdcd.records.run_folder` and :mod:`tdcd.records.sweep_folder`. Both import JAX,
+The names of files are those of :mod:`tdcd.records.run_folder` and :mod:`tdcd.records.run_folder`. Both import JAX,
 and a watcher shall be small.
 """
 
@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from tdcd.records.files import parse_json, read_plain
-from tdcd.records.run_folder import HISTORY
-from tdcd.records.sweep_folder import SWEEP
+from tdcd.records.run_folder import HISTORY, SWEEP
 
 Content = TypeVar("Content")
 

@@ -13,8 +13,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from tdcd.core.certificate import rounded_up
-from tdcd.core.visible import visible
-from tdcd.core.words import counted
+from tdcd.core.words import counted, visible
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, DASHES, Curve, line_figure
 from tdcd.pages.kit.federation import FEW, DrawnParty, DrawnSilo, federation_svg

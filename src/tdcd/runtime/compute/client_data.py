@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 
 from tdcd.config.resolve import Plan
 from tdcd.core.settings import Dtype
-from tdcd.federation.party_names import client_of
+from tdcd.federation import client_of
 from tdcd.records.files import digest_of
 from tdcd.records.model_file import read_metadata
 from tdcd.tables.label_privacy import EPSILON_COLUMN

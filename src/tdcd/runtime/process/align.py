@@ -14,7 +14,7 @@ import numpy as np
 from tdcd.alignment import Alignment, Method, ristretto
 from tdcd.alignment.messages import Outgoing
 from tdcd.config import Config, ConfigError, SiloSection
-from tdcd.federation.party_names import client_of
+from tdcd.federation import client_of
 from tdcd.federation.silos import SiloIds
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.machine.instructions import RunOutcome

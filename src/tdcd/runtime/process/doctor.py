@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from tdcd.config import Config
-from tdcd.federation.party_names import client_of, hub_of
+from tdcd.federation import client_of, hub_of
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, read_list

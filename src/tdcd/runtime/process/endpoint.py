@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
-from tdcd.core.visible import one_line
+from tdcd.core.words import one_line
 from tdcd.runtime.certificates.check import EXPIRES_SOON, RENEWAL, when
 from tdcd.runtime.messages.messages import Diverged, Stop
 from tdcd.runtime.messages.structure import Message

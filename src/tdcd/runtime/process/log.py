@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from tdcd.core.visible import one_line
+from tdcd.core.words import one_line
 
 MOST_LETTERS = 4000
 """The most letters of a fact on a terminal."""

@@ -15,7 +15,7 @@ from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
 from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
-from tdcd.federation.party_names import client_of
+from tdcd.federation import client_of
 from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET

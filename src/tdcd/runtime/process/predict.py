@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tdcd.alignment.alignment import keyed_digests
 from tdcd.config import ConfigError
 from tdcd.config.losses import chosen_loss
-from tdcd.core.stopping import Interrupted
-from tdcd.federation.party_names import hub_of
+from tdcd.core.execution import Interrupted
+from tdcd.federation import hub_of
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores, check_without
 from tdcd.records.files import read_json

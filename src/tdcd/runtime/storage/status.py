@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdcd.core.visible import one_line
-from tdcd.core.words import counted
+from tdcd.core.words import counted, one_line
 from tdcd.records.files import create, open_plain, parse_json, read_plain, write_all
 
 TRIES, PAUSE_S = 20, 0.02

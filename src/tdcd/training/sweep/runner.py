@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tdcd.blocks import Linear
 from tdcd.config import Config, resolve
 from tdcd.config.resolve import Plan
+from tdcd.core.execution import Interrupted
 from tdcd.core.settings import AUTO
-from tdcd.core.stopping import Interrupted
 from tdcd.data import Table, load
 from tdcd.federation.placement import Placer
 from tdcd.federation.silos import Federation

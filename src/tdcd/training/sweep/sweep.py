@@ -10,8 +10,7 @@ from tdcd.config.user_code import refuse_code
 from tdcd.records.history import Record
 from tdcd.records.model_file import RESTORE
 from tdcd.records.outcome import Stopping, verdict
-from tdcd.records.run_folder import RunFolder
-from tdcd.records.sweep_folder import SweepFolder
+from tdcd.records.run_folder import RunFolder, SweepFolder
 from tdcd.training.sweep.grid import Grid, Setting, expand
 from tdcd.training.sweep.runner import RunTask, SweepProgress, run_all
 

@@ -1,1 +1,0 @@
-"""Attacks of the literature as small pure functions."""
