@@ -120,7 +120,7 @@ def test_a_run_torn_by_a_crash_goes_on(done, tmp_path):
 def drawn_once():
     """The synthetic table is drawn once per seed, not for every curve of every experiment."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tdcd.data.sources.superconductors", cache(superconductors))
+        patch.setattr("tdcd.data.superconductors.superconductors", cache(superconductors))
         yield
 
 

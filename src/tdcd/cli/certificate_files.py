@@ -23,8 +23,18 @@ from tdcd.runtime.certificates.check import (
     read_secret,
     role_of,
 )
-from tdcd.runtime.certificates.issue import AUTHORITY, AUTHORITY_KEY, SECRET, Issued, issue_all, list_of, revoke
-from tdcd.runtime.certificates.request import SigningRequest, make_request, sign_all
+from tdcd.runtime.certificates.issue import (
+    AUTHORITY,
+    AUTHORITY_KEY,
+    SECRET,
+    Issued,
+    SigningRequest,
+    issue_all,
+    list_of,
+    make_request,
+    revoke,
+    sign_all,
+)
 from tdcd.runtime.certificates.revocation import REVOKED, read_list
 
 Hubs = dict[str, tuple[str, ...]]
