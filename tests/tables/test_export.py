@@ -1,4 +1,5 @@
 import csv
+import sys
 
 import numpy as np
 import pytest
@@ -177,3 +178,16 @@ def test_the_command_shows_or_writes(keys, tmp_path):
     (folder / "model" / "bank.safetensors").unlink()
     status, said = called("export", folder)
     assert (status, f"{folder} holds no model: let the run end" in said) == (2, True)
+
+
+def test_without_the_onnx_package_a_sentence_says_what_to_install(keys, tmp_path, monkeypatch):
+    folder, out = trained(keys, tmp_path / "run", train={"rounds": 0}), tmp_path / "bank.onnx"
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    for options in ([], ["--silo", "bank"], ["--from-phi"]):
+        assert called("export", folder, "--onnx", "--out", out, *options) == (
+            2,
+            "Error: an ONNX file needs the onnx package: pip install 'tdcd[onnx]'",
+        )
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tdcd\[onnx\]'"):
+        Model.load(folder).to_onnx(out)
+    assert not out.exists()

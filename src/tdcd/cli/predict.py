@@ -130,9 +130,24 @@ def predict(
 
 def export(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, or a saved model.", metavar="RUN")],
-    out: Annotated[Path | None, typer.Option(help="The file to write, .csv or .parquet [default: show them].")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write, .csv or .parquet, or .onnx with --onnx [default: show them]."),
+    ] = None,
     force: Force = False,
     allow_code: AllowCode = False,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write the model as an ONNX file, for other programs; see docs/serving.md.")
+    ] = False,
+    silo: Annotated[
+        str | None, typer.Option(help="ONNX: only this silo's part, from its columns to phi [default: all silos'].")
+    ] = None,
+    from_phi: Annotated[
+        bool, typer.Option("--from-phi", help="ONNX: from the silos' phi to predictions, without any silo's part.")
+    ] = False,
+    without: Annotated[
+        list[str] | None, typer.Option(help="ONNX: SILO, once for each that is missing, as in tdcd predict.")
+    ] = None,
     scorecard: Annotated[
         bool,
         typer.Option("--scorecard", help="Points of every bin, of a run with model.bins; with --out also a page."),
@@ -172,6 +187,9 @@ def export(
     --monotone merges bins by their trained points, without labels, and writes the merged model as card.tdcd, which
     tdcd predict takes. --data gives weight of evidence and information value, where a table has the labels.
 
+    With --onnx: a file that other programs run, with the preparation of the columns in it; its numbers are those of
+    tdcd predict. A hub exports its own silo's part: `tdcd export runs/hub-bank --onnx --silo bank --out bank.onnx`.
+
     Exit status: 0 done, 2 bad input.
     """
     from tdcd.prediction.coefficients import write_coefficients
@@ -180,15 +198,22 @@ def export(
 
     scale = {"points": points, "odds": odds, "double": double, "favours": favours}
     given = {name: value for name, value in scale.items() if value is not None}
+    with reported():
+        if onnx and scorecard:
+            raise ValueError("--scorecard and --onnx are two files: give one of the two")
+        of_scorecard = {**given, "monotone": monotone, "data": data, "label": label}
+        of_onnx = {"silo": silo, "from-phi": from_phi or None, "without": without}
+        _refuse_options({} if scorecard else of_scorecard, "--scorecard")
+        _refuse_options({} if onnx else of_onnx, "--onnx")
+    if onnx:
+        _export_onnx(folder, out, silo, without or [], from_phi=from_phi, allow_code=allow_code, force=force)
+        return
     if scorecard:
         columns = [name.strip() for text in monotone or [] for name in text.split(",") if name.strip()]
         labelled = (data or [], label)
         _export_scorecard(folder, out, given, columns, labelled, allow_code=allow_code, force=force)
         return
     with reported():
-        for name, value in {**given, "monotone": monotone, "data": data, "label": label}.items():
-            if value is not None:
-                raise ValueError(f"--{name} goes with --scorecard")
         table = Model.load(folder, allow_code=allow_code).coefficients()
         if out is not None:
             check_name(out)
@@ -203,6 +228,42 @@ def export(
         screen.print(
             Text(f"Only a part of the model: {folder} does not have that of {others}.", "yellow"), soft_wrap=True
         )
+
+
+def _refuse_options(options: Mapping[str, Any], needed: str) -> None:
+    """Refuse those that are given."""
+    for name, value in options.items():
+        if value is not None:
+            raise ValueError(f"--{name} goes with {needed}")
+
+
+def _export_onnx(
+    folder: Path,
+    out: Path | None,
+    silo: str | None,
+    without: Sequence[str],
+    *,
+    from_phi: bool,
+    allow_code: bool,
+    force: bool,
+) -> None:
+    """Write a model, or a silo's part of it, as an ONNX file."""
+    from tdcd.prediction.model import Model
+    from tdcd.prediction.onnx import write_onnx
+
+    with reported():
+        if out is None:
+            raise ValueError("--out FILE is missing: the file to write, .onnx")
+        refuse_existing(out, force)
+        model = Model.load(folder, allow_code=allow_code)
+        try:
+            write_onnx(model, out, silo, from_phi=from_phi, without=without)
+        except ModuleNotFoundError as error:
+            raise ValueError(str(error)) from None
+    what = f"phi of silo '{silo}'" if silo is not None else "predictions from phi" if from_phi else "predictions"
+    screen.print(f"ONNX: {out}, {what}", soft_wrap=True, highlight=False)
+    for line in filter(None, map(model.stand_ins.warning, without)):
+        screen.print(Text(line, "yellow"), soft_wrap=True)
 
 
 def _tables(data: Sequence[str], silos: Sequence[str]) -> dict[str, Path]:

@@ -155,6 +155,28 @@ class Model:
         """Write everything to one file, which :meth:`load` reads."""
         save_file(self, Path(path))
 
+    def to_onnx(
+        self, path: Path | str, silo: str | None = None, *, from_phi: bool = False, without: Collection[str] = ()
+    ) -> None:
+        """Write the model as an ONNX file, with its preparation; needs the extra ``tdcd[onnx]``.
+
+        Inputs are the raw columns, ``SILO/COLUMN``: amounts in float64, NaN where blank, and names as texts. The
+        numbers are those of :meth:`predict`, in the precision of the model.
+
+        Args:
+            path: the file to write, ``.onnx``.
+            silo: only its part of the model: its columns to the output ``phi`` ``[rows, W]``. By default all silos'
+                columns to ``scores``, ``prediction`` and, of classes, ``probabilities``.
+            from_phi: in place of columns the inputs are the silos' phi, ``SILO/phi``: for who adds up what the silos'
+                own files give.
+            without: silos that are missing, as in :meth:`scores`.
+        """
+        from tdcd.prediction.onnx import write_onnx  # noqa: PLC0415 - it reads models
+
+        write_onnx(self, Path(path), silo, from_phi=from_phi, without=without)
+        for warning in filter(None, map(self.stand_ins.warning, without)):
+            warnings.warn(warning, stacklevel=2)
+
     @property
     def num_outputs(self) -> int:
         """C, the scores of a sample."""
