@@ -1,11 +1,11 @@
-"""The pages of the Python interface: which name is on which page. What they say comes from the docstrings."""
+"""The pages of the Python interface: which name is on which page. Their text comes from the docstrings."""
 
 import tdcd
 
 PAGES = {
     "training": (
         "Training",
-        "Train a federation that is simulated in this process. Start with [Models from Python](../../python.md).",
+        "Train a federation that is simulated in this process. Start with [training from Python](../../python.md).",
         ["train", "Settings", "Objective", "Result", "Record", "Simulation"],
     ),
     "data": (
@@ -15,17 +15,17 @@ PAGES = {
     ),
     "models": (
         "Models and estimators",
-        "What was trained, and scikit-learn's interface to it.",
+        "Trained models, and scikit-learn estimators.",
         ["Model", "TwoTierClassifier", "TwoTierRegressor"],
     ),
     "blocks": (
         "Blocks and losses",
-        "What a silo trains, and what for.",
+        "The model of a silo, and what training minimises.",
         ["Block", "Linear", "Mlp", "Cnn", "Loss", "Huber", "Hidden"],
     ),
     "variants": (
         "Variants",
-        "What may differ from Algorithm 1: [the family](../../algorithm.md#the-family) has a question for each part.",
+        "The parts that may differ from Algorithm 1: see [the family](../../algorithm.md#the-family).",
         [
             "Variant",
             "Overlap",
@@ -40,7 +40,7 @@ PAGES = {
     ),
     "studies": (
         "Sweeps, plans and comparisons",
-        "What [sweeps](../../sweeps.md), [planning](../../planning.md) and [comparing](../../comparing.md) call.",
+        "Functions behind [sweeps](../../sweeps.md), [planning](../../planning.md), [comparing](../../comparing.md).",
         [
             "training.sweep.grid.expand",
             "training.sweep.sweep.run_sweep",

@@ -1,5 +1,5 @@
-"""What MkDocs does besides rendering docs/: it makes the reference from the code and pages of notebooks, shows files
-of the repository that pages link to, and gives headings the anchors that GitHub gives them.
+"""What MkDocs does in addition to rendering docs/: it makes the reference from the code and pages of notebooks, shows
+files of the repository that pages link to, and gives headings the anchors that GitHub gives them.
 """
 
 import posixpath
@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(#[^)]*)?(?=\))")
 PROJECT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md", "security.md": "SECURITY.md"}
 """Pages that are files at the root of the repository."""
+UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
+"""The head of a page that shows a file: the search finds pages about a thing, not the files they link to."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".json": "json", ".service": "ini"}
 
 
@@ -75,11 +77,10 @@ def _shown(path: str) -> str:
     """A file of the repository as a page, or the files of a folder."""
     if (ROOT / path).is_dir():
         names = [file.relative_to(ROOT / path).as_posix() for file in _files(ROOT / path)]
-        return "\n".join(
-            [f"# {path}", "", *(f"- [{name}]({posixpath.basename(path)}/{name}.md)" for name in names), ""]
-        )
+        lines = [f"# {path}", "", *(f"- [{name}]({posixpath.basename(path)}/{name}.md)" for name in names), ""]
+        return UNSEARCHED + "\n".join(lines)
     text = (ROOT / path).read_text("utf-8")
-    return f"# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text}\n````\n"
+    return f"{UNSEARCHED}# {path}\n\n````{LANGUAGES.get(Path(path).suffix, 'text')}\n{text}\n````\n"
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
