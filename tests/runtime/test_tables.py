@@ -80,8 +80,9 @@ def test_every_client_its_own_table(federation, tmp_path):
     same_as_the_simulation(check_config(federation), tmp_path)
 
 
-def test_amounts_in_bins(federation, tmp_path):
-    federation["model"] = {"block": "linear", "bins": 4}
+@pytest.mark.parametrize("encoding", ["bins", "piecewise"])
+def test_amounts_in_bins(federation, tmp_path, encoding):
+    federation["model"] = {"block": "linear", "encoding": encoding, "bins": 4}
     federation["train"]["rounds"] = 1
     same_as_the_simulation(check_config(federation), tmp_path)
 

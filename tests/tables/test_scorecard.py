@@ -178,7 +178,7 @@ def test_the_command_shows_or_writes_a_table_and_a_page(keys, tmp_path):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ({"bins": None}, "silo 'bank': 'age' has no bins: a scorecard needs a run with model.bins"),
+        ({"bins": None}, "silo 'bank': 'age' has no bins: a scorecard needs a run with model.encoding = 'bins'"),
         ({"block": "mlp"}, "silo 'bank' has a block of kind 'mlp': a scorecard is of linear ones"),
         ({"loss": "softmax"}, "has the softmax loss: a scorecard is of two classes with model.loss"),
     ],

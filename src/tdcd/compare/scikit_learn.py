@@ -107,7 +107,7 @@ class JoinedModel:
 def joined_plan(name: str, plan: Plan) -> Plan:
     """TDCD's plan with the data that an entry trains on; what does not fit the loss is refused.
 
-    Boosted trees cut amounts into bins of their own, so they get the amounts where ``model.bins`` makes bins of them.
+    Boosted trees cut amounts into bins of their own, so they get the amounts where ``model.encoding`` cuts them.
     """
     kind, loss = MODELS[name], plan.objective.kind
     if loss.name not in kind.losses or loss.name not in LOSSES:
@@ -116,9 +116,9 @@ def joined_plan(name: str, plan: Plan) -> Plan:
         raise ConfigError([f"--with {name}: model.loss is {loss.name!r}, which {name} does not fit; {instead}"])
     if loss.target != "amount" and len(np.unique(plan.federation.labels)) < 2:
         raise ConfigError([f"--with {name}: every training label is of one class, and scikit-learn needs two"])
-    if name != "boosting" or plan.config.model.bins is None:
+    if name != "boosting" or plan.config.model.num_bins is None:
         return plan
-    model = plan.config.model.model_copy(update={"bins": None})
+    model = plan.config.model.model_copy(update={"bins": None, "encoding": "standard"})
     return plan_again(plan.config.model_copy(update={"model": model}), plan.execution.devices)
 
 

@@ -21,11 +21,7 @@ def cross_checks(config: Config) -> list[str]:
     problems += _silo_checks(config)
     if "torch" in config.block_names and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
-    if config.model.bins is not None and config.data.source != "files":
-        problems.append(
-            f"model.bins = {config.model.bins}: goes with data.source = 'files', not {config.data.source!r}, whose "
-            "features are ready; leave it out"
-        )
+    problems += _encoding_checks(config)
     if federation.aligned and len(set(config.client_counts)) > 1:
         counts = config.client_counts
         problems.append(f"federation.aligned = true: silos that split rows alike have as many clients, not {counts}")
@@ -44,6 +40,24 @@ def cross_checks(config: Config) -> list[str]:
         )
     family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
     return problems + family + weight_problems(config) + protection_problems(config)
+
+
+def _encoding_checks(config: Config) -> list[str]:
+    """What is wrong with how amounts become features."""
+    encoding, bins, source = config.model.encoding, config.model.bins, config.data.source
+    given = {
+        f"model.encoding = {encoding!r}": encoding in ("bins", "piecewise"),
+        f"model.bins = {bins}": bins is not None,
+    }
+    if source != "files":
+        return [
+            f"{key}: goes with data.source = 'files', not {source!r}, whose features are ready; leave it out"
+            for key, is_given in given.items()
+            if is_given
+        ]
+    if encoding == "standard" and bins is not None:
+        return [f"model.bins = {bins}: goes with model.encoding = 'bins' or 'piecewise', not 'standard'; leave one out"]
+    return []
 
 
 def _label_checks(config: Config) -> list[str]:

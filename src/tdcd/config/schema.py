@@ -144,6 +144,8 @@ class FederationSection(Section):
     continues without it; by default for ever."""
 
 
+NUM_BINS = 48
+"""The default of ``model.bins`` where ``model.encoding`` asks for bins."""
 NAMED = r"^[\w.]+:\w+$"
 """Something in a module of the user's own: ``package.module:name``."""
 BlockName = Literal["linear", "mlp", "cnn", "torch"] | Annotated[str, Field(pattern=NAMED)]
@@ -180,8 +182,25 @@ class ModelSection(Section):
     without parameters, which sees columns of several silos together."""
     head_units: Annotated[int, Field(ge=1, le=1000)] = 8
     """Units of a hidden layer, for each score; phi is so many times wider, and one."""
+    encoding: Literal["standard", "bins", "piecewise"] | Auto = "auto"
+    """With ``data.source = "files"``, what an amount becomes: one feature; a 0/1 feature per bin; or a feature per bin
+    that is the value's position within it, 0 below the bin and 1 above it, less its mean with ``data.standardize``. By
+    default "bins" where ``bins`` is given, and else "standard"."""
     bins: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """With ``data.source = "files"``: amounts become so many bins at most, of about equally many training rows."""
+    """With ``data.source = "files"``: how many bins an amount has at most, of about equally many training rows each; 48
+    by default where ``encoding`` asks for bins."""
+
+    @property
+    def chosen_encoding(self) -> Literal["standard", "bins", "piecewise"]:
+        """What an amount becomes."""
+        if self.encoding != "auto":
+            return self.encoding
+        return "standard" if self.bins is None else "bins"
+
+    @property
+    def num_bins(self) -> int | None:
+        """How many bins an amount has at most; None where it has none."""
+        return None if self.chosen_encoding == "standard" else self.bins or NUM_BINS
 
 
 class TrainSection(Section):

@@ -51,7 +51,7 @@ LABEL, WEIGHT = " label", " weight"
 SECTIONS: Mapping[str, Sequence[str]] = {
     "data": ("standardize", "rare"),
     "federation": ("rows", "alpha", "labels"),
-    "model": ("block", "hidden", "bins", "huber_delta", "l2"),
+    "model": ("block", "hidden", "encoding", "bins", "huber_delta", "l2"),
     "train": (
         "rounds",
         "local_steps",
@@ -91,8 +91,12 @@ block : {"linear", "mlp"} or list, default="linear"
     The model of each silo: one for all, or one each.
 hidden : list of int, default=(32,)
     Widths of an mlp's hidden layers.
+encoding : {"auto", "standard", "bins", "piecewise"}, default="auto"
+    What an amount becomes: one standardised feature; a 0/1 feature per bin; or its position within each bin, which
+    suits networks. "auto" is "bins" where ``bins`` is given, and else "standard".
 bins : int or None, default=None
-    Amounts become so many bins at most, of about equally many training rows each.
+    How many bins an amount has at most, of about equally many training rows each; 48 by default where ``encoding`` asks
+    for bins.
 loss : str or None, default=None
     What is minimised. None is ``"logistic"`` for two classes, ``"softmax"`` for more and ``"squared"`` for amounts;
     ``"poisson"`` is for counts, ``"huber"`` for amounts with outliers.
@@ -239,6 +243,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         labels: str | None = None,
         block: str | Sequence[str] = "linear",
         hidden: Sequence[int] = (32,),
+        encoding: str = "auto",
         bins: int | None = None,
         loss: str | None = None,
         huber_delta: float = DELTA,
@@ -278,7 +283,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
         self.silos, self.clients, self.labels = silos, clients, labels
-        self.block, self.hidden, self.bins = block, hidden, bins
+        self.block, self.hidden, self.encoding, self.bins = block, hidden, encoding, bins
         self.loss, self.huber_delta, self.l2 = loss, huber_delta, l2
         self.rounds, self.step_size, self.tol = rounds, step_size, tol
         self.local_steps, self.batch_size = local_steps, batch_size

@@ -59,9 +59,10 @@ def coefficients(model: Model) -> Coefficients:
     """A linear model, standardisation undone.
 
     A row's score is the intercept, plus coefficient times value for its amounts that are not blank, plus the
-    coefficient of ``COLUMN=LEVEL`` for each of its names (of ``COLUMN=other`` if that level is not there), plus the
-    coefficient of ``COLUMN missing`` for each blank. Only columns that had blanks in training have a row for them; in
-    others a blank amount counts as the mean of the training rows, and a blank name as ``COLUMN=other``.
+    coefficient of ``COLUMN=LEVEL`` for each of its names (of ``COLUMN=other`` if that level is not there) and of the
+    bin for each binned amount, plus coefficient times position, from 0 to 1, for each bin of a piecewise amount, plus
+    the coefficient of ``COLUMN missing`` for each blank. Only columns that had blanks in training have a row for them;
+    in others a blank amount counts as the mean of the training rows, and a blank name as ``COLUMN=other``.
 
     The score of a regression is the predicted amount in the labels' unit; with the Poisson loss it is the logarithm of
     the expected count; with the logistic loss it is the logarithm

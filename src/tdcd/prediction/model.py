@@ -350,7 +350,7 @@ def _listed(names: Sequence[str]) -> str:
 
 KEY = "tdcd model"
 SomeModel = TypeVar("SomeModel", bound=Model)
-_KEPT = ("loss", "huber_delta", "folder", "l2", "bins", "head", "head_units")
+_KEPT = ("loss", "huber_delta", "folder", "l2", "encoding", "bins", "head", "head_units")
 """What ``[model]`` says besides its blocks."""
 
 

@@ -125,4 +125,4 @@ def _weights(silo: str, part: SiloModel) -> NDArray[np.floating]:
 
 
 def _what(encoding: ColumnEncoding) -> str:
-    return "levels, not bins" if encoding.cells() else "no bins: train with model.bins"
+    return "levels, not bins" if encoding.cells() else "no bins: train with model.encoding = 'bins'"

@@ -112,7 +112,7 @@ def _counts(encoding: ColumnEncoding, column: str, rows: RawRows, is_good: NDArr
     """``[2, cells]``: the rows of the favoured class and of the other one in each cell."""
     cells = len(encoding.cells())
     if not cells:
-        raise ValueError(f"'{column}' has no bins: weight of evidence needs a run with model.bins")
+        raise ValueError(f"'{column}' has no bins: weight of evidence needs a run with model.encoding = 'bins'")
     features = np.zeros((len(rows), len(encoding.names(column))))
     encoding.apply(rows.features[column], features)
     # A blank of a column that had none in training is in no bin; a level that has no feature is in the last cell.
@@ -230,7 +230,9 @@ def scorecard(
         for column, of in part.preparation.parts.items():
             cells, width = of.cells(), len(of.names(column))
             if not cells:
-                raise ValueError(f"silo '{silo}': '{column}' has no bins: a scorecard needs a run with model.bins")
+                raise ValueError(
+                    f"silo '{silo}': '{column}' has no bins: a scorecard needs a run with model.encoding = 'bins'"
+                )
             own = np.append(weights[start : start + width], np.zeros(len(cells) - width))
             mean = float(np.array([cell.share for cell in cells]) @ own)
             base += mean

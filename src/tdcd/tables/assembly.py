@@ -117,7 +117,7 @@ class DistributedTables:
 
     def summaries(self, section: SiloSection, train: SampleSet) -> dict[str, Summary]:
         """The summary of every client of a silo, by name, in order: each process makes those of its own."""
-        columns, bins = Columns.of(self.config, section), self.config.model.bins
+        columns, bins = Columns.of(self.config, section), self.config.model.num_bins
         has = self.hosts.has(len(section.client_names))
 
         def made() -> dict[str, Any]:
@@ -340,7 +340,7 @@ def _silo(
             # Every client has a table, or all share one.
             copies = 1 if section.client else len(section.client_names)
             summaries = {
-                name: summarize(part, np.isin(numbers, held), config.model.bins)
+                name: summarize(part, np.isin(numbers, held), config.model.num_bins)
                 for name, held, part, numbers in zip(
                     section.client_names, rows, parts * copies, train * copies, strict=True
                 )

@@ -1,4 +1,4 @@
-"""How one raw column becomes features: amounts scaled or binned, names one-hot."""
+"""How one raw column becomes features: amounts scaled, binned or piecewise linear, names one-hot."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -199,11 +199,7 @@ class Binned:
     @classmethod
     def fit(cls, name: str, column: SketchStats, bins: int) -> Self:
         """The encoding of a column with this sketch."""
-        if column.known and not column.sketch.counts:
-            raise ValueError(
-                f"column '{name}': no client has enough values to say where bins begin without revealing values: "
-                "leave model.bins out, or have fewer clients with more rows"
-            )
+        _refuse_empty(name, column)
         cuts, counts = column.sketch.bins(bins)
         # The sketches lack the values of clients with a handful of rows.
         total, blank = column.known + column.missing, [column.missing] * (column.missing > 0)
@@ -242,6 +238,104 @@ class Binned:
         return {key: value for key, value in asdict(self).items() if key != "is_date" or value}
 
 
+CHUNK = 1 << 16
+"""The rows that are computed at a time in float64."""
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    r"""How a column of amounts becomes features: its position within each bin (Gorishniy et al., 2022).
+
+    .. math:: e_t(x) = \min\Big(1, \max\Big(0, \frac{x - b_{t-1}}{b_t - b_{t-1}}\Big)\Big)
+
+    with b the edges of the bins: 0 below a bin, 1 above it, and linear inside. So a linear block learns a continuous
+    function that bends at the edges, and a network sees small and large changes of a value alike. Centred, each feature
+    has its mean over the training rows taken off, as standardised amounts have: networks learn from large steps then.
+
+    >>> out = np.empty((3, 2))
+    >>> Piecewise((0.0, 1.0, 3.0), (0.5, 0.5), False, False).apply(np.array([-1.0, 0.5, 2.0]), out)
+    >>> out.tolist()
+    [[0.0, 0.0], [0.5, 0.0], [1.0, 0.5]]
+    """
+
+    edges: tuple[float, ...]
+    """Where bins begin and end; a column that is the same everywhere has one, and a column of blanks none."""
+    mean: tuple[float, ...]
+    """The positions of the training rows on average, by the sketches; a blank has these."""
+    centred: bool
+    """Whether the features are positions less their mean."""
+    indicator: bool
+    """Whether a last feature marks blanks."""
+    is_date: bool = False
+    """Whether the amounts are dates, as days since 1970-01-01."""
+
+    @classmethod
+    def fit(cls, name: str, column: SketchStats, bins: int, *, is_centred: bool) -> Self:
+        """The encoding of a column with this sketch.
+
+        The bins are those of :class:`Binned`, and the outer two end at the sketch's first and last number. Values
+        beyond these count as the numbers do, so that nobody learns the smallest or the largest value.
+        """
+        _refuse_empty(name, column)
+        (cuts, _), numbers = column.sketch.bins(bins), [*column.sketch.counts]
+        # A first bin that has one number only has no width.
+        edges = tuple(dict.fromkeys([*numbers[:1], *cuts, *numbers[-1:]]))
+        encoding = cls(edges, (0.0,) * max(1, len(edges) - 1), is_centred, column.missing > 0, column.is_date)
+        if not numbers:
+            return encoding
+        positions = encoding._positions(np.array(numbers))
+        mean = np.average(positions, axis=0, weights=[*column.sketch.counts.values()])
+        return replace(encoding, mean=tuple(mean.tolist()))
+
+    def cells(self) -> list[Cell]:
+        """Nothing: a value is not in one bin alone."""
+        return []
+
+    def names(self, column: str) -> list[str]:
+        """The features' names."""
+        ranges = [Cell(above=low, up_to=high, is_date=self.is_date) for low, high in pairwise(self.edges)]
+        return [_in_words(column, cell) for cell in ranges or [Cell()]] + [f"{column} missing"] * self.indicator
+
+    def apply(self, values: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the features of these values to ``out``: computed in float64, and only then in its precision."""
+        blank, width = np.isnan(values), len(self.mean)
+        for start in range(0, len(values), CHUNK):
+            rows = slice(start, start + CHUNK)
+            positions = self._positions(values[rows].astype(np.float64))
+            positions[blank[rows]] = self.mean
+            out[rows, :width] = positions - self.mean if self.centred else positions
+        if self.indicator:
+            out[:, width] = blank
+
+    def _positions(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``[n, T]``, from 0 to 1."""
+        low, high = np.array(self.edges[:-1]), np.array(self.edges[1:])
+        if not len(low):
+            return np.zeros((len(values), len(self.mean)))
+        positions: NDArray[np.float64] = np.clip((values[:, None] - low) / (high - low), 0, 1)
+        return positions
+
+    def unscaled(self, column: str, weights: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+        """What a value that crosses each bin adds, and what the means take from the intercept."""
+        own = dict(zip(self.names(column), weights, strict=True))
+        average = np.array(self.mean) @ weights[: len(self.mean)]
+        own[f"{column} missing"] = average + (weights[-1] if self.indicator else 0)
+        return own, -average if self.centred else np.zeros(weights.shape[1])
+
+    def to_json(self) -> dict[str, Any]:
+        """The encoding in values that JSON writes exactly; only dates say what they are."""
+        return {key: value for key, value in asdict(self).items() if key != "is_date" or value}
+
+
+def _refuse_empty(name: str, column: SketchStats) -> None:
+    """A sketch without numbers of a column that has values says nothing of where bins begin."""
+    if column.known and not column.sketch.counts:
+        raise ValueError(
+            f"column '{name}': no client has enough values to say where bins begin without revealing values: set "
+            "model.encoding = 'standard' and leave model.bins out, or have fewer clients with more rows"
+        )
+
+
 def _in_words(column: str, cell: Cell) -> str:
     above, up_to = cell.ends
     if cell.level == BLANK:
@@ -260,19 +354,27 @@ def short(number: float) -> str:
     return repr(number).removesuffix(".0")
 
 
-def fit_encoding(name: str, column: ColumnStats, *, standardize: bool, rare: int, bins: int | None) -> ColumnEncoding:
+def fit_encoding(
+    name: str, column: ColumnStats, *, standardize: bool, rare: int, bins: int | None, is_piecewise: bool
+) -> ColumnEncoding:
     """The encoding of a column with these figures."""
     if isinstance(column, CategoryStats):
-        return OneHot.fit(name, column, rare, has_shares=bins is not None)
+        return OneHot.fit(name, column, rare, has_shares=bins is not None and not is_piecewise)
     if isinstance(column, SketchStats):
         assert bins is not None
+        if is_piecewise:
+            return Piecewise.fit(name, column, bins, is_centred=standardize)
         return Binned.fit(name, column, bins)
     return Scaled.fit(column, standardize)
+
+
+_BY_KEY = {"levels": OneHot, "cuts": Binned, "edges": Piecewise}
+"""Each encoding by a field that only it has."""
 
 
 def encoding_from_json(value: Mapping[str, Any]) -> ColumnEncoding:
     """What ``to_json`` of a part gave."""
     fields: dict[str, Any] = {key: tuple(of) if isinstance(of, list) else of for key, of in value.items()}
-    kind: Any = OneHot if "levels" in value else Binned if "cuts" in value else Scaled
+    kind: Any = next((kind for key, kind in _BY_KEY.items() if key in value), Scaled)
     part: ColumnEncoding = kind(**fields)
     return part

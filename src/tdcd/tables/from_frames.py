@@ -20,7 +20,7 @@ from tdcd.tables.source import Frame, arrow_of
 HONOURED: Mapping[str, Sequence[str]] = {
     "data": ("standardize", "seed", "missing", "rare", "delimiter", "encoding", "decimal", "blank", "align"),
     "federation": ("rows", "sizes", "alpha", "aligned", "labels", "label_epsilon", "label_classes"),
-    "model": ("loss", "huber_delta", "folder", "bins"),
+    "model": ("loss", "huber_delta", "folder", "encoding", "bins"),
     "evaluate": ("holdout", "stratify"),
 }
 """The keys of a configuration that say how a federation is made of frames, or what its training must keep to."""

@@ -1,4 +1,4 @@
-"""From raw columns to features: blanks filled, names one-hot, amounts standardised or binned, by the silo's figures.
+"""From raw columns to features: blanks filled, names one-hot, amounts standardised, binned or piecewise linear.
 
 A client makes a :class:`Summary` of its training rows, which is sums and counts and no rows. The hub merges those of
 its clients in their order and fits a :class:`Preparation`, which every client applies to its rows. The simulation does
@@ -20,7 +20,7 @@ from tdcd.core.objective import Objective
 from tdcd.data.table import Scaling
 from tdcd.federation.silos import Federation, Silo
 from tdcd.records.run_folder import RunFolder
-from tdcd.tables.encodings import ColumnEncoding, OneHot, Scaled, encoding_from_json, fit_encoding
+from tdcd.tables.encodings import ColumnEncoding, OneHot, Piecewise, Scaled, encoding_from_json, fit_encoding
 from tdcd.tables.errors import caution
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.rows import Category, RawRows
@@ -38,16 +38,25 @@ class Preparation:
     """The encoding of each raw column, in order."""
 
     @classmethod
-    def fit(cls, summary: Summary, *, standardize: bool = True, rare: int = 1, bins: int | None = None) -> Self:
+    def fit(
+        cls,
+        summary: Summary,
+        *,
+        standardize: bool = True,
+        rare: int = 1,
+        bins: int | None = None,
+        is_piecewise: bool = False,
+    ) -> Self:
         """The preparation from the merged summary of the silo's training rows.
 
         Args:
             standardize: amounts to mean 0 and variance 1; a constant column becomes 0.
             rare: levels with fewer rows than this are one level, "other".
             bins: how many an amount becomes at most, if the summary was made for them.
+            is_piecewise: whether its features are positions within the bins, and not which bin it is in.
         """
         fitted = {
-            name: fit_encoding(name, column, standardize=standardize, rare=rare, bins=bins)
+            name: fit_encoding(name, column, standardize=standardize, rare=rare, bins=bins, is_piecewise=is_piecewise)
             for name, column in summary.columns.items()
         }
         prepared = cls(fitted)
@@ -61,8 +70,14 @@ class Preparation:
     @classmethod
     def of_clients(cls, summaries: Mapping[str, Summary], config: Config) -> Self:
         """A preparation from the summaries of a silo's clients, by client, as the configuration sets it."""
-        data, merged = config.data, merge_summaries(summaries)
-        return cls.fit(merged, standardize=data.standardize, rare=data.rare, bins=config.model.bins)
+        data, model, merged = config.data, config.model, merge_summaries(summaries)
+        return cls.fit(
+            merged,
+            standardize=data.standardize,
+            rare=data.rare,
+            bins=model.num_bins,
+            is_piecewise=model.chosen_encoding == "piecewise",
+        )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -107,7 +122,8 @@ class Preparation:
 
         A row's score is the intercept, plus coefficient times value for its amounts that are not blank, plus the
         coefficient of ``COLUMN=LEVEL`` for each of its names (of ``COLUMN=other`` if that level is not there) and of
-        the bin for each of its binned amounts, plus the coefficient of ``COLUMN missing`` for each blank.
+        the bin for each of its binned amounts, plus coefficient times position, from 0 to 1, for each bin of its
+        piecewise amounts, plus the coefficient of ``COLUMN missing`` for each blank.
         """
         weights = np.asarray(weights, np.float64)
         coefficients: dict[str, NDArray[Any]] = {}
@@ -144,7 +160,8 @@ def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[s
         if isinstance(column, NumericStats):
             is_constant, known = not column.squares and not (column.known and column.missing), column.known > 0
         else:
-            is_constant, known = len(part.names(name)) == 1, _has_values(column)
+            bends = isinstance(part, Piecewise) and len(part.edges) > 1
+            is_constant, known = len(part.names(name)) == 1 and not bends, _has_values(column)
         if not is_constant:
             continue
         if not known:

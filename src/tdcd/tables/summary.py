@@ -174,7 +174,7 @@ class CategoryStats(NamedTuple):
 
 
 class SketchStats(NamedTuple):
-    """What is known about a column of amounts that becomes bins."""
+    """What is known about a column of amounts that is cut into bins."""
 
     sketch: QuantileSketch
     """The sketch of the values that are not blank."""
@@ -246,7 +246,7 @@ def summarize(rows: RawRows, chosen: NDArray[np.bool_], bins: int | None = None)
     """The summary of a client's rows that are ``chosen`` ``[n]``: its training rows, whatever the table's order.
 
     Args:
-        bins: amounts are to become so many bins at most; by default they stay amounts.
+        bins: amounts are to be cut into so many bins at most; by default they stay as they are.
     """
     # Sums depend on their order in the last bits, so it is that of the ids.
     order = np.array(sorted(np.flatnonzero(chosen).tolist(), key=rows.ids.__getitem__), np.int64)

@@ -194,7 +194,7 @@ class Client:
         if self.data.table is None:
             return self._ready(message, self.data.features)
         train, _ = places_in(message, len(self.data.ids))
-        summary = self.data.summary(train >= 0, self.job.config.model.bins)
+        summary = self.data.summary(train >= 0, self.job.config.model.num_bins)
         return self._answer(message, ColumnSummary, summary=json.dumps(summary))
 
     def _on_prepare(self, message: Prepare) -> list[Message]:
@@ -215,7 +215,7 @@ class Client:
         if preparation.parts.keys() != self.data.table.features.keys():
             raise ValueError("it is of other columns")
         for name, part in preparation.parts.items():
-            most = max(MOST_LEVELS, self.job.config.model.bins or 0) + 2
+            most = max(MOST_LEVELS, self.job.config.model.num_bins or 0) + 2
             if len(part.names(name)) > most:
                 raise ValueError(f"column '{name}' would be more than {most} features")
 
