@@ -161,8 +161,14 @@ def test_every_loss_predicts_in_its_own_words(tmp_path, label, loss, dtype):
     assert len({*served["prediction"].tolist()}) > 1
 
 
+PIECEWISE = {"model": {"encoding": "piecewise"}}
+RAW_PIECEWISE = {"model": {"encoding": "piecewise", "bins": 7}, "data": {"standardize": False}}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("keys", [{}, {"model": {"bins": 6}}, {"data": {"standardize": False}}], ids=str)
+@pytest.mark.parametrize(
+    "keys", [{}, {"model": {"bins": 6}}, {"data": {"standardize": False}}, PIECEWISE, RAW_PIECEWISE], ids=str
+)
 @pytest.mark.parametrize("block", [Linear(), Mlp((9, 5))])
 def test_every_encoding_with_every_block_of_columns(tmp_path, block, keys, dtype):
     frames = tables()

@@ -30,7 +30,7 @@ from tdcd.prediction.model import Model, SiloModel
 from tdcd.prediction.scores import check_without
 from tdcd.records.files import SHARED, digest_of, write_durably
 from tdcd.tables.cells import LARGEST
-from tdcd.tables.encodings import Binned, OneHot, Scaled
+from tdcd.tables.encodings import Binned, OneHot, Piecewise, Scaled
 from tdcd.tables.rows import Columns
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
@@ -188,6 +188,24 @@ def _binned(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Fea
     return Features(graph.add("Where", blank, np.array([*chain(*of_blanks)]), inside), refused)
 
 
+def _piecewise(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Features:
+    encodings: list[Piecewise] = [column.encoding for column in columns]
+    values, refused = _amounts(graph, columns, reading)
+    widths = [len(encoding.mean) + encoding.indicator for encoding in encodings]
+    values, blank = _per_feature(graph, values, widths)
+    # A column without bins, and the feature of blanks, are 0 wherever a value is.
+    low, high, mean, off = (np.zeros(sum(widths)) for _ in range(4))
+    high += np.inf
+    for start, encoding in zip(np.cumsum([0, *widths[:-1]]), encodings, strict=True):
+        inner, every = slice(start, start + len(encoding.edges[1:])), slice(start, start + len(encoding.mean))
+        low[inner], high[inner], mean[every] = encoding.edges[:-1], encoding.edges[1:], encoding.mean
+        off[every] = encoding.mean if encoding.centred else 0
+        mean[every.stop : every.stop + encoding.indicator] = 1
+    inside = graph.add("Div", graph.add("Sub", values, low), high - low)
+    positions = graph.add("Clip", inside, np.float64(0), np.float64(1))
+    return Features(graph.add("Sub", graph.add("Where", blank, mean, positions), off), refused)
+
+
 def _one_hot(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Features:
     nothing, not_allowed = -1, -2
     places, start, widths = [], 0, []
@@ -213,6 +231,7 @@ def _one_hot(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Fe
 ENCODINGS: Mapping[type, Callable[[Graph, Sequence[RawColumn], Columns], Features]] = {
     Scaled: _scaled,
     Binned: _binned,
+    Piecewise: _piecewise,
     OneHot: _one_hot,
 }
 """The features of the columns that have an encoding of this type: their inputs, and how tables are read."""
