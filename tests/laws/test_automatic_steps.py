@@ -74,6 +74,48 @@ def test_a_step_that_is_much_too_long_is_taken_back_until_the_loss_falls():
     assert result.status == "finished"
 
 
+def test_a_step_that_is_not_finite_is_not_taken_and_the_block_waits():
+    steered = Steered(Scaled(0.5, 1.0))
+    block = {"weight": np.array([[1.0], [2.0]])}
+    state = steered.start(block)
+    good, after = steered.step(block, {"weight": block["weight"] - 0.1}, state)
+    np.testing.assert_allclose(good["weight"], block["weight"] - 0.5 * 1.9 * 0.1)
+    assert not steered.is_lost(after)
+    for bad in (np.nan, np.inf, 1e200):
+        held, lost = steered.step(good, {"weight": np.array([[0.0], [bad]])}, after)
+        assert steered.is_lost(lost)
+        assert np.array_equal(held["weight"], good["weight"])
+        assert np.array_equal(lost["inner"]["velocity"]["weight"], after["inner"]["velocity"]["weight"])
+        # Until the next decision.
+        again, still = steered.step(held, {"weight": held["weight"] - 0.1}, lost)
+        assert np.array_equal(again["weight"], good["weight"])
+        assert steered.is_lost(still)
+        assert not steered.is_lost(steered.with_factor(still, 0.5))
+
+
+def test_a_block_that_went_back_waits_for_as_many_steps_as_it_is_told():
+    steered, block = Steered(Scaled(0.5, 1.0)), {"weight": np.ones((2, 1))}
+    state = steered.with_factor(steered.start(block), 0.5, wait=2)
+    for bad in (np.nan, 5.0):
+        block, state = steered.step(block, {"weight": np.full((2, 1), bad)}, state)
+        assert np.array_equal(block["weight"], np.ones((2, 1)))
+        assert not steered.is_lost(state)
+    block, state = steered.step(block, {"weight": np.full((2, 1), 0.9)}, state)
+    np.testing.assert_allclose(block["weight"], 1 - 0.5 * 0.5 * 1.9 * 0.1)
+
+
+@pytest.mark.parametrize("engine", ["full", "clients"])
+def test_evaluations_that_are_rarer_than_the_overflow_lead_back_to_the_last_one(engine):
+    made = federation("diabetes")
+    far = Variant(hub_update=Steered(Scaled(1e9, 1.0)))
+    plain = Settings(step_size=1.0, local_steps=1, minibatches="full", dtype="float32")
+    options = {"rounds": 600, "evaluate_every": 20, "verbose": 0, "quiet": True, "execution": Execution(engine=engine)}
+    result = train(made, Linear(), "squared", plain, variant=far, **options)
+    assert sum(not np.isfinite(record.train_loss) for record in result.history) > 2
+    assert result.status == "finished"
+    assert result.final.train_loss < 0.55 * result.history[0].train_loss
+
+
 def test_a_network_gets_adam_at_its_hubs_and_never_ends_above_its_start():
     result = train(federation("diabetes"), Mlp((8,)), "squared", AUTO, rounds=30, verbose=0, quiet=True)
     assert result.final.train_loss < 0.9 * result.history[0].train_loss

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tdcd.core.ledger import Traffic
 from tdcd.records.history import Record
-from tdcd.records.outcome import Stopping
-from tdcd.records.steering import IN_A_ROW, LEAST_ROUNDS, Steering, StepControl
+from tdcd.records.outcome import Stopping, verdict
+from tdcd.records.steering import IN_A_ROW, LEAST_ROUNDS, MOST_LOST, Steering, StepControl
 
 pytestmark = pytest.mark.quick
 
@@ -29,8 +29,52 @@ def test_a_rise_is_taken_back_and_the_steps_become_half_as_long():
     assert (control.round, control.loss, control.factor, control.is_back) == (LEAST_ROUNDS, 1.0, 0.5, True)
 
 
-def test_a_loss_that_is_not_finite_is_taken_back():
-    assert after([2.0, 1.0, math.nan]).is_back
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 2.1])
+def test_a_loss_that_doubles_or_is_not_finite_is_taken_back_and_shortens_the_steps_more_every_time(bad):
+    def factor(*losses):
+        return Steering(1e-4).of(line((LEAST_ROUNDS + 1) * index, loss) for index, loss in enumerate(losses)).factor
+
+    assert [factor(2.0, 1.0, *[bad] * count) for count in range(5)] == [1, 1 / 2, 1 / 8, 1 / 64, 1 / 1024]
+    assert factor(2.0, 1.0, bad, bad, 1.5) == 1 / 16
+    assert factor(2.0, 1.0, bad, 0.9, bad) == 1 / 4
+
+
+def test_a_line_that_is_not_finite_counts_at_once_but_not_one_of_a_path_that_was_given_up():
+    steering = Steering(1e-4, delay=3)
+    control = steering.of([line(0, 2.0), line(1, math.nan)])
+    assert (control.counted, control.round, control.factor) == (1, 0, 0.5)
+    control, late = steering.judge(control, line(3, math.nan))
+    assert (control.counted, late.taken_back, late.diverged) == (1, True, False)
+    assert steering.after(control, line(5, math.nan)).factor == 1 / 8
+
+
+def test_a_run_has_diverged_when_no_shorter_step_is_finite():
+    steering, lines = Steering(1e-4), [2.0, *[math.nan] * MOST_LOST]
+    assert not steering.has_failed(after(lines[:-1]))
+    assert steering.has_failed(after(lines))
+    control, last = steering.judge(after(lines[:-1]), line(LEAST_ROUNDS * MOST_LOST, math.nan))
+    assert last.diverged
+    assert steering.failure(control) == ", and steps 3.52e+13 times shorter did not help"
+
+
+@pytest.mark.parametrize(("losses", "is_over"), [((2.0, math.nan), True), ((2.0, 1.0, math.nan), False)])
+def test_a_last_line_that_is_not_finite_ends_a_run_as_diverged_if_no_line_was_better_than_the_first(losses, is_over):
+    rounds = LEAST_ROUNDS * (len(losses) - 1)
+    stopping, history, control = Stopping(rounds, steering=Steering(1e-4, rounds=rounds)), [], StepControl()
+    for index, loss in enumerate(losses):
+        control, judged = stopping.steering.judge(control, line(LEAST_ROUNDS * index, loss))
+        history.append(judged)
+    assert history[-1].diverged is is_over
+    assert bool(verdict(history, stopping)) is is_over
+    assert stopping.kept(history).round == rounds - LEAST_ROUNDS
+
+
+def test_a_run_whose_loss_never_fell_says_so():
+    stopping, history, control = Stopping(6, steering=Steering(1e-4, rounds=6)), [], StepControl()
+    for round_, loss in ((0, 2.0), (3, 9.0), (6, 9.0)):
+        control, judged = stopping.steering.judge(control, line(round_, loss))
+        history.append(judged)
+    assert verdict(history, stopping) == "no step lowered the training loss, and steps 2 times shorter did not help"
 
 
 def test_steps_grow_by_half_after_three_falls_in_a_row():

@@ -1,5 +1,7 @@
 """Real hubs choose and steer their steps as the simulation does, end alike, and continue after a crash bit for bit."""
 
+import math
+
 import pytest
 
 from support.in_process import InProcess, largest_difference
@@ -21,6 +23,14 @@ CASES = {
     "few bits": {"exchange": {"phi_bits": 8, "block_bits": 8}},
     "shared, best": {"federation": {"share_model": True}, "evaluate": {"keep": "best"}},
     "several local steps": {"train": {"local_steps": 3, "batch_size": 32}},
+    "steps that overflow": {
+        "train": {"hub_optimizer": "momentum", "hub_step_size": 1e10, "rounds": 240},
+        "evaluate": {"every": 20},
+    },
+    "late steps that overflow": {
+        "train": {"hub_optimizer": "momentum", "hub_step_size": 1e10, "rounds": 240, "overlap": 2},
+        "evaluate": {"every": 20},
+    },
     "network": {"model": {"block": "mlp", "hidden": [4], "l2": 0.0}, "train": {"rounds": 40}},
 }
 
@@ -30,6 +40,10 @@ def config_of(name):
     base = {key: value for key, value in RIDGE.items() if key != "train"}
     train = {"rounds": 120, "step_size": "auto", "tol": 1e-3, **keys.get("train", {})}
     return with_keys(base, **{**keys, "train": train, "evaluate": {"every": 5, **keys.get("evaluate", {})}})
+
+
+def steps(history):
+    return [(one.round, one.step, one.taken_back, math.isfinite(one.train_loss)) for one in history]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -43,9 +57,7 @@ def test_hubs_steer_as_the_simulation_does(name):
     assert {(end.status, end.reason) for end in office.ends.values()} == {("finished", result.reason)}
     assert not office.refused
     for history in office.history.values():
-        assert [(one.round, one.step, one.taken_back) for one in history] == [
-            (one.round, one.step, one.taken_back) for one in result.history
-        ]
+        assert steps(history) == steps(result.history)
         assert history[-1].train_loss == pytest.approx(result.history[-1].train_loss, rel=close)
         assert history[-1].bytes == result.history[-1].bytes
     for hub, block in office.blocks().items():
@@ -61,13 +73,41 @@ def test_these_runs_grow_take_back_and_converge():
     assert train_plan(plan(config_of("linear"))).converged
 
 
-@pytest.mark.parametrize("name", ["linear", "overlap", "masks"])
+@pytest.mark.parametrize("name", ["steps that overflow", "late steps that overflow"])
+def test_a_step_that_is_not_finite_is_taken_back_like_any_rise(name):
+    result = train_plan(plan(config_of(name)))
+    lost = [line for line in result.history if not math.isfinite(line.train_loss)]
+    assert lost
+    assert all(line.taken_back and not line.diverged for line in lost)
+    assert (result.status, result.reason.split(",")[0]) == ("finished", "limit of 240 rounds reached")
+    assert result.final.train_loss < 0.8 * result.history[0].train_loss
+
+
+def test_a_run_that_no_step_helps_ends_as_diverged_with_a_sentence():
+    # The clients' own steps overflow, whatever the hubs make of them.
+    config = with_keys(
+        {key: value for key, value in RIDGE.items() if key != "train"},
+        train={"variant": "support.members:steered", "rounds": 120, "step_size": 1e200},
+        evaluate={"every": 5},
+    )
+    planned = plan(config)
+    result = train_plan(planned)
+    words = "the loss stopped being a finite number {} round 50, and steps 3.52e+13 times shorter did not help"
+    assert (result.status, result.reason, result.round) == ("diverged", words.format("by"), 0)
+    office = InProcess(config, shards(planned), seed=1).run()
+    assert {(end.status, end.reason) for end in office.ends.values()} == {("diverged", words.format("in"))}
+    for history in office.history.values():
+        assert steps(history) == steps(result.history)
+    assert all(machine.rounds.final()[0] == 0 for machine in (office.machines[hub] for hub in office.hubs))
+
+
+@pytest.mark.parametrize("name", ["linear", "overlap", "masks", "steps that overflow"])
 def test_a_hub_that_comes_back_continues_bit_for_bit(name):
     config = config_of(name)
     planned = plan(config)
     whole = InProcess(config, shards(planned), seed=2).run()
     hub = next(iter(whole.hubs))
-    for stop in (3, 11, 24):
+    for stop in (3, 11, 24, 65):
         office = InProcess(config, shards(planned), seed=3)
         office.start()
         while office.deliver() and (hub not in office.states or office.states[hub].round < stop):

@@ -293,7 +293,9 @@ def _entry(contender: Contender, levels: Sequence[float]) -> dict[str, Any]:
                 "diverged": run.diverged,
                 "final": figures(run.final),
                 "to_tdcd_loss": reached and {"round": reached.round, "seconds": contender.seconds(reached)},
-                "train_loss": [None if record.diverged else record.train_loss for record in run.history],
+                "train_loss": [
+                    record.train_loss if math.isfinite(record.train_loss) else None for record in run.history
+                ],
             }
             for run, reached in zip(contender.runs, contender.reached(levels), strict=True)
         ],

@@ -26,7 +26,8 @@ class Record:
     iteration: int
     """Local steps so far, rounds times Q."""
     train_loss: float
-    """The objective over all training samples that were scored; not finite when the run diverged."""
+    """The objective over all training samples that were scored; not finite when the run diverged, or such a step was
+    taken back."""
     test_loss: float | None
     """The loss over the held-out samples; None if there are none."""
     metrics: dict[str, dict[str, float | None]]
@@ -51,7 +52,7 @@ class Record:
     step: float | None = None
     """Where steps are steered: what the hubs' first step size was multiplied by, up to this line."""
     taken_back: bool = False
-    """Whether the training loss had risen, so that the steps since the line before were taken back."""
+    """Whether the training loss had risen, or was no longer finite: the steps since the line before were taken back."""
     gap: float | None = None
     """The training loss is at most so much above the best possible one, see :mod:`tdcd.core.certificate`; None where
     that was not worked out, or cannot be proven."""
@@ -60,8 +61,8 @@ class Record:
 
     @property
     def diverged(self) -> bool:
-        """Whether the loss stopped being a finite number."""
-        return not math.isfinite(self.train_loss)
+        """Whether the loss stopped being a finite number, and the run ended with that: it was not taken back."""
+        return not math.isfinite(self.train_loss) and not self.taken_back
 
     def to_json(self) -> str:
         """One line; numbers that are not finite become null, and absences stand there only if there are any."""

@@ -78,8 +78,9 @@ class Stopping(NamedTuple):
         if is_steered is None:
             is_steered = train.get("step_size") == AUTO
         periods = [silo.get("period", 1) for silo in config.get("silos", [])]
-        tol, period, late = train.get("tol"), math.lcm(1, *periods), 1 + train.get("overlap", 0)
-        steering = Steering(TOL if tol is None else tol, period * -(-late // period), period, train.get("rounds", 0))
+        tol, period, overlap = train.get("tol"), math.lcm(1, *periods), train.get("overlap", 0)
+        delay, wait = (period * -(-rounds // period) for rounds in (overlap + 1, overlap))
+        steering = Steering(TOL if tol is None else tol, delay, period, train.get("rounds", 0), wait)
         return cls(
             train.get("rounds", 0),
             evaluate.get("patience"),
@@ -95,6 +96,10 @@ class Stopping(NamedTuple):
     def has_converged(self, control: StepControl) -> bool:
         """Whether the training loss no longer changes, of a run that looks at that."""
         return self.steering is not None and self.steering.has_converged(control)
+
+    def failure(self, control: StepControl) -> str:
+        """What a run that diverged tried, if its steps were steered."""
+        return "" if self.steering is None else self.steering.failure(control)
 
     def control_of(self, history: Sequence[Record]) -> StepControl:
         """Where the steps stand after a history."""
@@ -112,7 +117,8 @@ class Stopping(NamedTuple):
         """
         if self.keep == "best" and best is not None:
             return best.round
-        return control.round if control.is_back and control.counted == last else last
+        is_back = (control.is_back and control.counted == last) or control.lost_in == last
+        return control.round if is_back else last
 
     def kept(self, history: Sequence[Record]) -> Record:
         """The line of the model that stays; the very first when none has a finite loss."""
@@ -227,6 +233,8 @@ class Courses(NamedTuple):
         If the model from before training is the best and stays, the last line is judged.
         """
         kept = stopping.kept_round(best, last, control)
+        if stopping.steering is not None and kept < last and stopping.steering.is_stuck(control):
+            return f"no step lowered the training loss{stopping.failure(control)}"
         course = self.best if best is not None and 0 < kept == best.round else self.latest
         return "" if course is None else course.in_words
 
@@ -237,7 +245,7 @@ NO_COURSES = Courses()
 
 def verdict(history: Sequence[Record], stopping: Stopping) -> str:
     """Why the model that stays of such a history is not to be trusted; nothing if training made it better."""
-    if history[-1].diverged:
-        return f"the loss stopped being a finite number by round {history[-1].round}"
     control = stopping.control_of(history)
+    if history[-1].diverged:
+        return f"the loss stopped being a finite number by round {history[-1].round}{stopping.failure(control)}"
     return Courses.of(history).in_words(stopping, Best.of(history), history[-1].round, control)

@@ -6,10 +6,14 @@ it is the last of all.
 
 - The training loss fell, or stayed: the steps continue from there. After three such lines in a row they grow by half.
 - It rose: the blocks go back to those of the last line before, and the steps become half as long.
+- It more than doubled, or is not finite: the same, and every further time in a row the steps become shorter by one
+  more half, to 1/2, 1/8, 1/64 of what they were. A line that is not finite counts at once. After :data:`MOST_LOST`
+  in a row, the last of them not finite, the run has diverged.
 - It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged.
 
 A decision needs the scores of all silos. It takes effect ``delay`` rounds after its line: the next round, or as many
-more as rounds overlap.
+more as rounds overlap. Blocks that went back then wait for as many rounds as rounds overlap, in which phi of the blocks
+that were given up still arrives.
 """
 
 import math
@@ -27,6 +31,8 @@ LEAST_ROUNDS = 3
 SHRINK, GROW, IN_A_ROW = 0.5, 1.5, 3
 LONGEST = 8.0
 """The largest factor."""
+MOST_LOST = 10
+"""After so many in a row the last steps were 2^-45 of the first ones."""
 ROUNDING = 1e-7
 """Of a loss: a rise by so much is none."""
 PER = 10
@@ -52,6 +58,10 @@ class StepControl(NamedTuple):
     """Lines in a row that changed the loss by less than ``tol``."""
     rate: float = math.inf
     """By which part the loss fell per ten rounds, up to the last line that counted."""
+    lost: int = 0
+    """Lines in a row that were taken back with more than twice the loss before, or none that is finite."""
+    lost_in: int = -1
+    """The round of the last line that was not finite, whether it counted or not."""
 
     @property
     def is_changed(self) -> bool:
@@ -69,12 +79,18 @@ class Steering(NamedTuple):
     """Lines count where all silos' blocks are of one round: every so many rounds."""
     rounds: int = 0
     """The last round, whose line counts in any case: the model that stays is never above one before it."""
+    wait: int = 0
+    """For how many rounds blocks that went back stand still: until no phi is left of those that were given up."""
 
     def judge(self, control: StepControl, record: Record) -> tuple[StepControl, Record]:
         """The control with one more line, and the line with what follows from it."""
         after = self.after(control, record)
         is_back = after.is_back and after.counted == record.round
-        return after, replace(record, step=control.factor, taken_back=is_back)
+        # Of a path that was given up, or is about to be.
+        is_lost = after.lost_in == record.round
+        return after, replace(
+            record, step=control.factor, taken_back=(is_back or is_lost) and not self.has_failed(after)
+        )
 
     def after(self, control: StepControl, record: Record) -> StepControl:
         """The control with one more line.
@@ -86,29 +102,56 @@ class Steering(NamedTuple):
         (0.5, 0, True)
         """
         if record.round == 0 or math.isinf(control.loss):
-            return control if record.diverged else control._replace(round=record.round, loss=record.train_loss)
+            is_finite = math.isfinite(record.train_loss)
+            return control._replace(round=record.round, loss=record.train_loss) if is_finite else control
+        if not math.isfinite(record.train_loss):
+            control = control._replace(lost_in=record.round)
+            is_due = record.round % self.period == 0 and record.round > self._begun(control)
+            return self._back(control, record) if is_due or record.round == self.rounds else control
         if not self.counts(control, record):
             return control
-        rounds = max(1, record.round - (control.counted + self.delay if control.is_back else control.counted))
+        rounds = max(1, record.round - self._begun(control))
         rate = (control.loss - record.train_loss) / max(abs(control.loss), 1e-300) * PER / rounds
         flat = control.flat + 1 if abs(rate) < self.tol else 0
-        if record.diverged or record.train_loss > control.loss + ROUNDING * abs(control.loss):
-            back = control._replace(counted=record.round, is_back=True, falling=0, flat=flat)
-            return back._replace(factor=control.factor * SHRINK, rate=0.0 if flat else control.rate)
+        if record.train_loss > control.loss + ROUNDING * abs(control.loss):
+            return self._back(control, record)._replace(flat=flat, rate=0.0 if flat else control.rate)
         grown = control.falling + 1 == IN_A_ROW
         factor = min(control.factor * GROW, max(LONGEST, control.factor)) if grown else control.factor
         falling = 0 if grown else control.falling + 1
         return StepControl(factor, record.round, record.train_loss, record.round, False, falling, flat, rate)
 
+    def _back(self, control: StepControl, record: Record) -> StepControl:
+        """The control after a line that is taken back."""
+        is_mild = record.train_loss <= control.loss + abs(control.loss)
+        lost = 0 if is_mild else control.lost + 1
+        factor = control.factor * SHRINK ** max(1, lost)
+        return control._replace(factor=factor, counted=record.round, is_back=True, falling=0, flat=0, lost=lost)
+
+    def _begun(self, control: StepControl) -> int:
+        """The round from which on blocks move that the next decision is about."""
+        return control.counted + (self.delay + self.wait if control.is_back else 0)
+
     def counts(self, control: StepControl, record: Record) -> bool:
         """Whether a line is one to decide by: not of some samples only, and not of a path that was given up."""
-        begun = control.counted + (self.delay if control.is_back else 0)
-        is_due = record.round % self.period == 0 and record.round >= begun + LEAST_ROUNDS
+        is_due = record.round % self.period == 0 and record.round >= self._begun(control) + LEAST_ROUNDS
         return not record.unscored and (is_due or record.round == self.rounds)
 
     def has_converged(self, control: StepControl) -> bool:
         """Whether the loss no longer changes."""
         return self.tol > 0 and control.flat >= IN_A_ROW
+
+    def has_failed(self, control: StepControl) -> bool:
+        """Whether the loss is not finite and shorter steps did not help: a run that does not continue from there.
+
+        Nor does one whose last line is not finite if no line before it was better than the first.
+        """
+        is_lost, is_last = control.lost_in == control.counted, control.counted == self.rounds
+        return is_lost and (control.lost >= MOST_LOST or (is_last and control.round == 0))
+
+    def is_stuck(self, control: StepControl) -> bool:
+        """Whether no line was better than the first, and several were worse."""
+        is_worse = control.is_back and control.factor <= SHRINK**IN_A_ROW
+        return control.round == 0 and is_worse and not self.has_converged(control)
 
     def of(self, history: Iterable[Record]) -> StepControl:
         """The control after all lines of a history."""
@@ -116,6 +159,15 @@ class Steering(NamedTuple):
         for record in history:
             control = self.after(control, record)
         return control
+
+    def failure(self, control: StepControl) -> str:
+        """The shortest steps that a run that diverged took.
+
+        >>> Steering(1e-4).failure(StepControl(factor=2.0**-6, lost=3))
+        ', and steps 8 times shorter did not help'
+        """
+        shortest = control.factor / SHRINK ** max(1, control.lost)
+        return f", and steps {1 / shortest:.3g} times shorter did not help" if shortest < 1 else ""
 
     def in_words(self, control: StepControl, last: int) -> str:
         """How far a run that ended with round ``last`` has come.

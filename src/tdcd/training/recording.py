@@ -1,5 +1,6 @@
 """A run between its rounds: where it is, what was measured, and what of it is on disk."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -288,7 +289,10 @@ class TrainingRun:
 
     def add(self, figures: Evaluation, certify: Certify | None = None) -> Record:
         """Add a record of the global model as it is; without ``certify``, never with a certificate."""
-        every = self.plan.config.evaluate.every
+        every, steered = self.plan.config.evaluate.every, self.plan.variant.steered
+        if steered is not None and any(map(steered.is_lost, self.state.updates)):
+            test_loss = None if figures.test_loss is None else math.nan
+            figures = figures._replace(train_loss=math.nan, test_loss=test_loss)
         evaluations = self._ledger.evaluations(self.round, every, self.stopping.rounds)
         record = Record(
             round=self.round,
@@ -306,7 +310,7 @@ class TrainingRun:
             self._control, record = self.stopping.steering.judge(self._control, record)
             if self._control.round == self.round:
                 self._held = self.state
-        if not record.diverged:
+        if math.isfinite(record.train_loss):
             self._finite = (self.state, self.round)
             self._best = Best.after(self._best, record)
             if self._best.round == record.round:
@@ -335,7 +339,11 @@ class TrainingRun:
         """The state with the last decision about the steps, in the round in which it takes effect."""
         control, steered = self._control, self.plan.variant.steered
         assert steered is not None
-        updates = [steered.with_factor(own, control.factor, is_back=control.is_back) for own in self.state.updates]
+        assert self.stopping.steering is not None
+        rounds, period = self.stopping.steering.wait, self.plan.variant.timing.period
+        waits = [rounds // period(silo) if control.is_back else None for silo in range(len(self.names))]
+        each = zip(self.state.updates, waits, strict=True)
+        updates = [steered.with_factor(own, control.factor, wait=wait) for own, wait in each]
         blocks = self._held.blocks if control.is_back else self.state.blocks
         self.state = self.state._replace(blocks=blocks, updates=updates)
         return self.state

@@ -610,6 +610,7 @@ def _check_classes(federation: Federation, objective: Objective) -> None:
         )
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def measure(simulation: Simulation, hub_blocks: list[Tree], round_index: int) -> list[Evaluation]:
     """Every run's losses and metrics of its global model after a round, over the training samples and the held-out
     ones.

@@ -60,11 +60,11 @@ class Candidates:
 
     def judge(self, record: Record) -> tuple[Record, bool]:
         """A line with what it is worse than, and whether its model would stay if the run ended with it, or does."""
-        if record.diverged:
-            return record, False
         stopping = self._stopping
         if stopping.steering is not None:
             self.control, record = stopping.steering.judge(self.control, record)
+        if record.diverged:
+            return record, False
         self.best = Best.after(self.best, record)
         self.courses, record = self.courses.after(record, self.best)
         is_last = record.round == stopping.rounds

@@ -17,9 +17,11 @@ may continue without a client, see :mod:`tdcd.runtime.machine.questions`.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
+
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
-from tdcd.core.trees import named_leaves
+from tdcd.core.trees import map_tree, named_leaves
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import CARRIED, HubCompute
 from tdcd.runtime.compute.links import MEMORY
@@ -55,7 +57,7 @@ class HubBlock:
 
     def __init__(self, compute: HubCompute, restored: HubState | None) -> None:
         """Before round 0, or as it was saved."""
-        self._compute = compute
+        self._compute, self._steered = compute, compute.variant.steered
         self.block: Tree = compute.start if restored is None else compute.tree(restored.block)
         self._memory: Tree = compute.memory if restored is None else compute.remembered(restored.memory)
         self.carried = compute.carried if restored is None else compute.carried_in(restored.memory)
@@ -69,11 +71,15 @@ class HubBlock:
     def step(self, round_index: int, answers: Sequence[Message | None]) -> None:
         """Take the clients' blocks after their local steps; None of those that the hub continues without."""
         diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
-        if diverged:
+        if diverged and self._steered is None:
             self.fail(f"the block of {diverged[0]}", round_index)
             return
         blocks = [arrays_of(answer.arrays) if isinstance(answer, Part) else None for answer in answers]
-        average = self._compute.average(round_index, self.block, blocks)
+        if diverged:
+            # Steered steps are not taken where this leads, and taken back with the next line.
+            average = map_tree(lambda leaf: np.full_like(leaf, np.nan), self.block)
+        else:
+            average = self._compute.average(round_index, self.block, blocks)
         moved = self._compute.next_block(self.block, average, self._memory)
         if not are_finite(named_leaves(moved[0]).values()):
             self.fail("the block of the hub", round_index)
@@ -81,6 +87,12 @@ class HubBlock:
         # The memory of a client without an answer stays.
         each = zip(self.carried, blocks, strict=True) if self.carried else ()
         self._moved = (*moved, [before if sent is None else self._compute.memory_of(sent) for before, sent in each])
+
+    @property
+    def penalty(self) -> float:
+        """The regulariser of the block; infinite where a steered step was not finite, so that it is taken back."""
+        is_lost = self._steered is not None and self._steered.is_lost(self._memory)
+        return math.inf if is_lost else self._compute.penalty(self.block)
 
     def fail(self, what: str, round_index: int) -> None:
         """Something is not finite, in the local steps of a round or before those of the next."""
@@ -91,11 +103,10 @@ class HubBlock:
         if self._moved is not None:
             (self.block, self._memory, self.carried), self._moved = self._moved, None
 
-    def steer(self, factor: float, block: Tree | None) -> None:
-        """Let the steps that follow be of another length, and begin with another block if there is one."""
-        steered = self._compute.variant.steered
-        assert steered is not None
-        self._memory = steered.with_factor(self._memory, factor, is_back=block is not None)
+    def steer(self, factor: float, block: Tree | None, wait: int) -> None:
+        """Let the steps that follow be of another length; with another block they begin after ``wait`` steps."""
+        assert self._steered is not None
+        self._memory = self._steered.with_factor(self._memory, factor, wait=None if block is None else wait)
         self.block = self.block if block is None else block
 
     def sent(self) -> list[NamedArrays]:
@@ -251,7 +262,8 @@ class Rounds:
         absent, unscored = self.questions.absences.claims(self.evaluations.recorded, self.round)
         for round_index in self.evaluations.scored_in(self.round):
             answers = self._arrays("scores")
-            if not math.isfinite(penalty := self.compute.penalty(self._own.block)):
+            penalty = self._own.penalty
+            if not math.isfinite(penalty) and not self.job.variant.is_steered:
                 raise NotFinite(f"the sum of squares of the block of {self.name}")
             arrays = self.compute.scores_part(round_index, self._own.block, answers)
             facts = ScoresFacts(penalty=penalty, absent=absent, unscored=unscored)
@@ -308,7 +320,8 @@ class Rounds:
         for line in () if is_over else self.evaluations.complete(self.exchange, self._records, self._part):
             out.append(line)
             if isinstance(line, Append) and line.record.diverged:
-                reason = f"the loss stopped being a finite number in round {line.record.round}"
+                failure = self.job.stopping.failure(self.evaluations.candidates.control)
+                reason = f"the loss stopped being a finite number in round {line.record.round}{failure}"
                 return [*out, *self._over("diverged", reason)]
         ended = self.evaluations.candidates.ended_at
         return out if ended is None or is_over else out + self._conclude(ended, self.evaluations.of(ended))
@@ -356,7 +369,8 @@ class Rounds:
             self._own.move()
         self.round += 1
         if (steered := self.evaluations.candidates.steered(self.round)) is not None:
-            self._own.steer(*steered)
+            assert self.job.stopping.steering is not None
+            self._own.steer(*steered, self.job.stopping.steering.wait // self.timing.period(self.silo))
         self.exchange.forget(self.round, self.evaluations.oldest(self.round))
         begun = [*self.questions.absences.take_back(self.round), *self._enter()]
         if not is_period_over and self.round != self._last:
