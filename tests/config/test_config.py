@@ -3,6 +3,7 @@
 import pytest
 
 from tdcd.config import Config, ConfigError, check_config, override, read_config
+from tdcd.config.resolve import plan
 
 pytestmark = pytest.mark.quick
 
@@ -141,3 +142,18 @@ def test_labels_at_one_silo_go_with_what_they_can(keys, problem):
 
 def test_a_silo_with_labels_may_be_named_by_its_number():
     assert check_config({"federation": {"silos": 3, "labels": "silo2"}}).federation.labels == "silo2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"optimizer": "adam"}, ["train.optimizer = 'adam'"]),
+        ({"schedule": "cosine", "clip": 1.0}, ["train.schedule = 'cosine'", "train.clip = 1.0"]),
+    ],
+)
+def test_automatic_steps_refuse_what_moves_clients_otherwise_by_the_keys_that_say_so(keys, named):
+    with pytest.raises(ConfigError) as refused:
+        plan(check_config({"data": {"source": "diabetes"}, "train": keys}))
+    words = "step_size = 'auto' goes with plain local steps of the clients; give step_size a number, or leave this out"
+    assert refused.value.problems == [f"{key}: {words}" for key in named]

@@ -126,7 +126,8 @@ def test_a_network_gets_adam_at_its_hubs_and_never_ends_above_its_start():
 def test_clients_with_an_optimiser_of_their_own_are_refused():
     from tdcd import ClientMomentum
 
-    with pytest.raises(ValueError, match="step_size = 'auto' goes with plain local steps"):
+    refused = "update = ClientMomentum: step_size = 'auto' goes with plain local steps of the clients"
+    with pytest.raises(ValueError, match=refused):
         automatic(Settings(step_size="auto"), Variant(update=ClientMomentum()), is_scalable=True, num_silos=2)
 
 

@@ -9,11 +9,12 @@ from tdcd.config.losses import chosen_loss
 from tdcd.config.schema import Config, TrainSection
 from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.family.automatic import automatic, automatic_l2
+from tdcd.core.family.automatic import PLAIN_STEPS, automatic, automatic_l2
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.losses import Loss
 from tdcd.core.settings import LOCAL_STEPS, Settings
+from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
 from tdcd.core.words import there_are
 
@@ -81,10 +82,13 @@ def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Se
         )
     if train.algorithm == "hierarchical-sgd":
         raise ConfigError([f"train.algorithm = 'hierarchical-sgd': {where} is of hubs without a centre; give a number"])
-    try:
-        return automatic(settings, variant, is_scalable=is_scalable(config), num_silos=config.num_silos)
-    except ValueError as error:
-        raise ConfigError([f"train.{error}"]) from None
+    if type(variant.update) is not Sgd:
+        plain, keys = TrainSection(), ("variant", "optimizer", "schedule", "clip")
+        changed = [
+            f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)
+        ]
+        raise ConfigError([f"{given}: {PLAIN_STEPS}" for given in changed])
+    return automatic(settings, variant, is_scalable=is_scalable(config), num_silos=config.num_silos)
 
 
 def is_scalable(config: Config) -> bool:

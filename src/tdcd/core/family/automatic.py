@@ -30,8 +30,7 @@ MOST_SAMPLES = 1 << 20
 NETWORK_STEP, NETWORK_BATCH, ADAM_STEP = 0.1, 256, 3e-3
 """Of other blocks: the clients' steps, the samples of a minibatch, and the hubs' steps."""
 PLAIN_STEPS = (
-    "step_size = 'auto' goes with plain local steps, and {part} = {value} has its own: give step_size a number, or "
-    "leave {part} out"
+    "step_size = 'auto' goes with plain local steps of the clients; give step_size a number, or leave this out"
 )
 
 
@@ -57,7 +56,7 @@ def automatic(settings: Settings, variant: Variant, *, is_scalable: bool, num_si
     if not settings.is_automatic:
         return settings, variant
     if type(variant.update) is not Sgd:
-        raise ValueError(PLAIN_STEPS.format(part="update", value=variant.update))
+        raise ValueError(f"update = {type(variant.update).__name__}: {PLAIN_STEPS}")
     steps = settings.local_steps
     if is_scalable:
         steps = 1 if steps == AUTO else steps
