@@ -14,7 +14,7 @@ PACKAGE = Path(tdcd.__file__).parent
 PARTS = (
     "Identity|WholeBlock|Quantised|QuantisedChange|FixedPoint|FixedBlocks|GaussianNoise|SummedCodec|NumpyBlocks|"
     "LabelsEverywhere|LabelsAt|WrittenOut|Overlap|Followed|SiloDropout|FullParticipation|RandomClients|HubsInTurn|Sgd|"
-    "ClientOptimizer|HubOptimizer|Average|CentreAverage|Sum|Hidden"
+    "ClientOptimizer|HubOptimizer|Average|CentreAverage|Sum|Hidden|Pairs"
 )
 WORDS = re.compile(rf"\b({PARTS}|label_silo|dropout)\b")
 """No file without one of these asks; most have none, and need not be parsed."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tdcd.core.codecs.noise import GaussianNoise
     from tdcd.core.codecs.quantised import Quantised, QuantisedChange
     from tdcd.core.family.dropout import SiloDropout
-    from tdcd.core.family.heads import Hidden
+    from tdcd.core.family.heads import Hidden, Pairs
     from tdcd.core.family.labels import LabelsAt
     from tdcd.core.family.momentum import ClientMomentum
     from tdcd.core.family.overlap import Overlap
@@ -54,6 +54,7 @@ __all__ = [
     "Model",
     "Objective",
     "Overlap",
+    "Pairs",
     "Quantised",
     "QuantisedChange",
     "Record",
@@ -78,7 +79,7 @@ _MODULES = {
     "tdcd.federation.silos": ("Federation", "Silo"),
     "tdcd.prediction.model": ("Model",),
     "tdcd.records.history": ("Record",),
-    "tdcd.core.family.heads": ("Hidden",),
+    "tdcd.core.family.heads": ("Hidden", "Pairs"),
     "tdcd.core.family.dropout": ("SiloDropout",),
     "tdcd.core.knowledge": ("Knowledge",),
     "tdcd.core.family.labels": ("LabelsAt",),

@@ -82,6 +82,12 @@ def test_named_silos_are_checked_inside():
         ({"silos": [{"name": "a", "clients": ["x", "x"]}]}, "silo 'a': two clients are called 'x'"),
         ({"silos": [{"name": "a", "table": "a.csv"}]}, "silo 'a': tables go with data.source = 'files', not 'digits'"),
         ({"federation": {"aligned": True, "clients": [5, 3]}}, "silos that split rows alike have as many clients"),
+        ({"model": {"head_rank": 4}}, "model.head_rank = 4: goes with model.head = 'pairs'; leave it out"),
+        (
+            {"model": {"head": "pairs", "head_units": 4}},
+            "model.head_units = 4: goes with model.head = 'hidden'; leave it out",
+        ),
+        ({"model": {"head": "trees"}}, "model.head = 'trees': must be 'sum', 'hidden' or 'pairs'"),
         ({"train": {"step_size": float("nan")}}, "must be"),
         ({"train": {"rounds": 1.5}}, "must be a whole number"),
         ({"train": 3}, "train = 3: must be"),

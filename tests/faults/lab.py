@@ -77,6 +77,7 @@ MODES["patience, overlap 3, period 4"] = {
 MODES["silo dropout"] = {"train": {"silo_dropout": 0.3, "overlap": 1}, "exchange": {"phi_bits": 8}}
 _MEMBERS = str(Path(__file__).parents[1] / "support")
 MODES["head"] = {"model": {**CONFIG["model"], "head": "hidden", "head_units": 2}, "train": {"overlap": 1}}
+MODES["pairs"] = {"model": {**CONFIG["model"], "head": "pairs", "head_rank": 2}, "exchange": {"phi_bits": 8}}
 MODES["client memory"] = {"train": {"variant": "members:lasting", "folder": _MEMBERS}}
 MODES["drawn clients"] = {"silos": _MORE[:2], "train": {"participation": 0.5}}
 MODES["noise"] = {"train": {"variant": "members:noisy", "folder": _MEMBERS}}

@@ -4,7 +4,7 @@ import pytest
 from lab import ROUGH, Lab, in_mode, prepared, reference_of
 
 
-@pytest.fixture(scope="module", params=["head", "client memory", "noise", "drawn clients"])
+@pytest.fixture(scope="module", params=["head", "pairs", "client memory", "noise", "drawn clients"])
 def member(request, tmp_path_factory):
     """Config, rows, and the history of the run to which nothing happened."""
     config, data = prepared(**in_mode(request.param))

@@ -31,19 +31,21 @@ def raw(source, features=None):
     ("source", "block", "standard"),
     [("diabetes", "linear", True), ("breast_cancer", "linear", False), ("digits", "mlp", True)],
 )
-def test_a_run_of_embedded_data_predicts_raw_rows(tmp_path, source, block, standard):
+@pytest.mark.parametrize("head", ["sum", "hidden", "pairs"])
+def test_a_run_of_embedded_data_predicts_raw_rows(tmp_path, source, block, standard, head):
     data = {"source": source, "rows": 120, "standardize": standard}
     keys = {
         "data": data,
-        "model": {"block": block, "hidden": [4]},
-        "train": {"step_size": 0.05, "rounds": 3, "batch_size": 32},
+        "model": {"block": block, "hidden": [4], "head": head},
+        "train": {"step_size": 0.05 if standard else 1e-4, "rounds": 3, "batch_size": 32},
     }
     planned = plan(check_config(keys))
     result = train_plan(planned, tmp_path / "run")
     expected = result.scores([silo.features for silo in planned.federation.silos])
     rows = load(source, rows=120).split(0.2, 0)[0].features
-    for model in (result.model, Model.load(tmp_path / "run")):
-        np.testing.assert_allclose(model.scores(raw(source, rows)), expected, rtol=2e-5, atol=2e-5)
+    result.model.save(tmp_path / "file.tdcd")
+    for model in (result.model, Model.load(tmp_path / "run"), Model.load(tmp_path / "file.tdcd")):
+        np.testing.assert_allclose(model.scores(raw(source, rows)), expected, rtol=5e-5, atol=5e-5)
 
 
 def test_amounts_classes_and_probabilities_are_in_the_labels_own_words(tmp_path):
@@ -273,3 +275,29 @@ def test_sections_that_only_training_reads_are_refused(two_frames):
     bank, shop = two_frames
     with pytest.raises(ValueError, match="train: says how to train, not how a federation is made"):
         Federation.from_frames({"bank": bank, "shop": shop}, id="id", label="wants", train={"rounds": 3})
+
+
+def test_without_a_silo_pairs_give_the_mean_score_over_its_training_rows(tmp_path):
+    keys = {
+        "dtype": "float64",
+        "data": {"source": "diabetes", "rows": 90},
+        "model": {"block": "linear", "head": "pairs"},
+        "train": {"step_size": 0.05, "rounds": 3, "batch_size": 32},
+        "evaluate": {"holdout": 0},
+    }
+    result = train_plan(plan(check_config(keys)), tmp_path / "run")
+    tables = raw("diabetes", load("diabetes", rows=90).features)
+    # Every row of the first silo with every row of the second.
+    crossed = {
+        "silo1": {name: np.repeat(values, 90) for name, values in tables["silo1"].items()},
+        "silo2": {name: np.tile(values, 90) for name, values in tables["silo2"].items()},
+    }
+    expected = result.model.scores(crossed).reshape(90, 90).mean(axis=1)
+    for model in (result.model, Model.load(tmp_path / "run")):
+        with pytest.warns(UserWarning, match="without silo 'silo2', its phi is replaced by its mean"):
+            found = model.scores({"silo1": tables["silo1"]}, without=["silo2"])
+        np.testing.assert_allclose(found[:, 0], expected, rtol=1e-9)
+    with pytest.raises(
+        ValueError, match=r"has model\.head = 'pairs': a table of coefficients is of a model whose score"
+    ):
+        result.model.coefficients()

@@ -99,6 +99,19 @@ def test_every_hub_knows_what_the_simulation_says_of_subsets(rate, tmp_path):
     assert rate or not any("intercept" in part.arrays for part in scores)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_pairs_have_stand_ins_of_their_own_and_hubs_know_them(rate, tmp_path):
+    office, simulated_subsets = parties(tmp_path, train={"silo_dropout": rate}, model={"head": "pairs", "head_rank": 2})
+    for found in office.subsets.values():
+        close(found, simulated_subsets)
+    if not rate:
+        for silo, mean in simulated_subsets["mean_phi"].items():
+            stand_in = simulated_subsets["stand_in"][silo]
+            assert stand_in[:3] == pytest.approx(mean[:3])
+            assert stand_in[3] == pytest.approx(mean[1] ** 2 + mean[2] ** 2)
+            assert stand_in[3] < mean[3]
+
+
 def test_with_labels_elsewhere_only_the_hub_with_labels_knows_them(tmp_path):
     office, expected = parties(tmp_path, federation={"labels": "lab"}, train={"silo_dropout": 0.4})
     assert office.subsets["hub.clinic"] is None

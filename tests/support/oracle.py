@@ -79,6 +79,30 @@ class Mlp:
 
 
 @dataclass(frozen=True)
+class Squared:
+    """A model behind a head of pairs: phi = (s, e, |e|^2) with (s, sqrt(r) e) what the model gives."""
+
+    model: Model
+    rank: int
+
+    def phi(self, block: Block, x: Array) -> Array:
+        given = self.model.phi(block, x)
+        outputs = len(given) // (1 + self.rank)
+        given[outputs:] /= np.sqrt(self.rank)
+        squares = [sum(number**2 for number in given[outputs + c :: outputs]) for c in range(outputs)]
+        return np.concatenate([given, squares])
+
+    def gradient(self, block: Block, x: Array, slope: Array) -> Block:
+        phi = self.phi(block, x)
+        outputs = len(phi) // (2 + self.rank)
+        through = slope[:-outputs].copy()
+        for c in range(outputs):
+            through[outputs + c :: outputs] += 2 * phi[outputs + c : -outputs : outputs] * slope[c - outputs]
+        through[outputs:] /= np.sqrt(self.rank)
+        return self.model.gradient(block, x, through)
+
+
+@dataclass(frozen=True)
 class Silo:
     """One organisation: its columns of all M samples, and the samples that each of its clients holds."""
 

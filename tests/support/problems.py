@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from support import oracle
 from tdcd.blocks import Block, Linear
+from tdcd.blocks.base import with_head
 from tdcd.core.execution import Execution
+from tdcd.core.family.heads import Pairs
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Round
 from tdcd.core.settings import Settings
@@ -104,7 +106,7 @@ class Problem:
         ]
         outputs = NUM_CLASSES if objective.loss == "softmax" else 1
         start = [
-            random_block(block, columns, objective.phi_width(outputs), rng)
+            random_block(with_head(block, objective.combine), columns, objective.phi_width(outputs), rng)
             for block, columns in zip(shape.models(), shape.columns, strict=True)
         ]
         chosen = Settings(
@@ -152,7 +154,11 @@ class Problem:
 
     def silos(self) -> list[oracle.Silo]:
         """The silos in the oracle's terms."""
-        models = [oracle.Linear() if isinstance(block, Linear) else oracle.Mlp() for block in self.blocks]
+        models: list[oracle.Model] = [
+            oracle.Linear() if isinstance(block, Linear) else oracle.Mlp() for block in self.blocks
+        ]
+        if isinstance(head := self.objective.combine, Pairs):
+            models = [oracle.Squared(model, head.rank) for model in models]
         return [
             oracle.Silo(model, np.asarray(silo.features, np.float64), [rows.tolist() for rows in silo.rows])
             for model, silo in zip(models, self.federation.silos, strict=True)

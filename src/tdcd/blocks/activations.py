@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, without_head
 from tdcd.blocks.cnn import Cnn
 from tdcd.blocks.mlp import Mlp
 from tdcd.core.lazy import Array, jax, jnp
@@ -40,6 +40,7 @@ def activation_size_per_row(block: Block, feature_shape: tuple[int, ...]) -> int
     >>> activation_size_per_row(Mlp((50,)), (20,)), activation_size_per_row(Cnn((8, 8), embedding=32), (28, 14))
     (50, 2304)
     """
+    block = without_head(block)
     return _most_numbers(block, feature_shape) if isinstance(block, Cnn | Mlp) else math.prod(feature_shape)
 
 

@@ -1,9 +1,11 @@
 """The protocol that every block follows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+from tdcd.core.combine import Combine
 from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
 
@@ -33,6 +35,56 @@ class SkipsPadding(Protocol):
         ...
 
 
-def phi_of_first(model: Block, count: Array) -> Callable[[Tree, Array], Array]:
+def phi_of_first(model: Block, count: Array | int) -> Callable[[Tree, Array], Array]:
     """A block's phi for rows of which only the first ``count`` matter: the others weigh nothing."""
     return partial(model.phi_of_first, count=count) if isinstance(model, SkipsPadding) else model.phi
+
+
+@dataclass(frozen=True)
+class Extended:
+    """A block behind a head whose phi has more numbers than the block gives: functions of these."""
+
+    block: Block
+    combine: Combine
+
+    def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
+        """The block's own, for what it has to give."""
+        return self.block.init(key, feature_shape, self.combine.block_width(self.combine.num_outputs(num_outputs)))
+
+    def phi(self, block: Tree, features: Array) -> Array:
+        """What the block gives, and what the head makes of that."""
+        return self.combine.phi(self.block.phi(block, features))
+
+    def phi_of_first(self, block: Tree, features: Array, count: Array | int) -> Array:
+        """See :class:`SkipsPadding`; a block that cannot computes all rows."""
+        return self.combine.phi(phi_of_first(self.block, count)(block, features))
+
+    def behind(self, combine: Combine) -> Block:
+        """It is behind a head already."""
+        return with_head(self.block, combine)
+
+
+@runtime_checkable
+class BehindHead(Protocol):
+    """A block that says itself what it is behind a head."""
+
+    def behind(self, combine: Combine) -> Block:
+        """The block that gives the whole phi of a head."""
+        ...
+
+
+def with_head(block: Block, combine: Combine) -> Block:
+    """The block that gives the whole phi of a head: the block itself, unless :attr:`Combine.extends_phi`."""
+    if isinstance(block, BehindHead):
+        return block.behind(combine)
+    return Extended(block, combine) if combine.extends_phi else block
+
+
+def with_heads(blocks: Sequence[Block], combine: Combine) -> tuple[Block, ...]:
+    """:func:`with_head` of every silo's block; equal ones stay the same object, so that they share programs."""
+    return tuple(with_head(block, combine) for block in blocks)
+
+
+def without_head(block: Block) -> Block:
+    """The block itself, behind whichever head."""
+    return block.block if isinstance(block, Extended) else block

@@ -1,12 +1,13 @@
 """The blocks of several silos as one, for those who hold all columns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import jax
 from jax import Array
 
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, with_heads
+from tdcd.core.combine import Combine
 from tdcd.core.objective import Tree
 
 
@@ -36,3 +37,7 @@ class Joint:
             phis.append(model.phi(own, columns.reshape(-1, *shape)))
             begin += prod(shape)
         return sum(phis[1:], start=phis[0])
+
+    def behind(self, combine: Combine) -> "Joint":
+        """Every block behind the head: what a head makes of one silo's numbers, it makes of one silo's."""
+        return replace(self, blocks=with_heads(self.blocks, combine))

@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, with_head, without_head
 from tdcd.blocks.linear import Linear
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.lazy import Array, compiled, jax, jnp
@@ -33,14 +33,15 @@ def start_block(
         name: the silo's, for the message if the block refuses samples of that shape.
         combine: what makes scores of phi, which says how wide phi is.
     """
-    width = combine.width(num_outputs)
-    if type(block) is Linear:
+    if type(own := without_head(block)) is Linear:
         # JAX is not needed.
-        started = block.init(None, feature_shape, width)  # type: ignore[arg-type]
+        width = combine.block_width(num_outputs)
+        started = own.init(None, feature_shape, width)  # type: ignore[arg-type]
         if width > num_outputs:
-            # Units that all start at zero would stay there.
+            # Units, and factors of products, that all start at zero would stay there.
             started["weight"][:, num_outputs:] = _drawn(settings.seed, silo, prod(feature_shape), width - num_outputs)
         return map_tree(lambda leaf: leaf.astype(settings.dtype), started)
+    block, width = with_head(block, combine), combine.width(num_outputs)
     # Drawn in single precision, so that both precisions start from the same values.
     with jax.enable_x64(False):
         high, low = divmod(settings.seed, 2**32)
@@ -58,7 +59,7 @@ def start_block(
 
 def _misfit(block: Block, started: Tree, shape: tuple[int, ...], num_outputs: int, dtype: str) -> str:
     """Why a block does not fit samples of this shape; empty if it does."""
-    kind = type(block).__name__
+    kind = type(without_head(block)).__name__
     try:
         samples = jax.ShapeDtypeStruct((2, *shape), dtype)  # type: ignore[no-untyped-call]
         phi = jax.eval_shape(block.phi, started, samples)

@@ -205,7 +205,8 @@ def dealt(plan: "Plan") -> Dealt:
     clients = {name: rows for own in held for name, rows in own.items()}
     only = _joined(federation, clients)
     shapes = tuple(silo.feature_shape for silo in federation.silos)
-    linear = all(isinstance(block, Linear) for block in plan.blocks)
+    # A head that makes more of what a block gives makes it of every silo's own.
+    linear = all(isinstance(block, Linear) for block in plan.blocks) and not plan.objective.combine.extends_phi
     block = Linear() if linear else Joint(plan.blocks, shapes)
     here = [own for own in held if own]
     return Dealt(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tdcd.config.errors import clashing
-from tdcd.config.schema import Config, ExchangeSection
+from tdcd.config.schema import Config, ExchangeSection, ModelSection
 from tdcd.core.knowledge import IN_FULL, THIS_ROUND
 from tdcd.core.losses import LOSSES, needs_labels
 from tdcd.core.losses.huber import DELTA
@@ -38,6 +38,10 @@ def cross_checks(config: Config) -> list[str]:
         problems.append(
             f"model.huber_delta = {config.model.huber_delta:g}: goes with model.loss = 'huber'; leave it out"
         )
+    for key, head in (("head_units", "hidden"), ("head_rank", "pairs")):
+        value = getattr(config.model, key)
+        if config.model.head != head and value != ModelSection.model_fields[key].default:
+            problems.append(f"model.{key} = {value}: goes with model.head = {head!r}; leave it out")
     family = _family_checks(config) + _label_checks(config) + _epsilon_checks(config)
     return problems + family + weight_problems(config) + protection_problems(config)
 

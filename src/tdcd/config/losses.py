@@ -23,11 +23,11 @@ def standardizes(config: Config) -> bool:
 
 def combine_of(model: ModelSection) -> Combine:
     """How the sum of the silos' phi becomes scores."""
-    if model.head != "hidden":
+    if model.head == "sum":
         return SUM
-    from tdcd.core.family.heads import Hidden  # noqa: PLC0415 - as in tdcd.config.members
+    from tdcd.core.family.heads import Hidden, Pairs  # noqa: PLC0415 - as in tdcd.config.members
 
-    return Hidden(model.head_units)
+    return Hidden(model.head_units) if model.head == "hidden" else Pairs(model.head_rank)
 
 
 def loss_keys(loss: Loss) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.blocks.base import with_heads, without_head
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
 from tdcd.config.members import l2_of, variant_of, with_steps
@@ -69,6 +70,11 @@ class Plan(NamedTuple):
     def description(self) -> dict[str, Any]:
         """The run in nested keys: what its folder says of it, and what it is compared by when it is resumed."""
         return self.config.model_dump() if self.handed_over is None else {**self.handed_over}
+
+    @property
+    def models(self) -> tuple[Block, ...]:
+        """The blocks, each with what the head makes of the numbers that it gives."""
+        return with_heads(self.blocks, self.objective.combine)
 
     @property
     def turns(self) -> int:
@@ -340,6 +346,7 @@ def block_keys(blocks: Sequence[Block]) -> dict[str, Any] | None:
 
 def _named(block: Block) -> tuple[str, dict[str, Any]]:
     """A block's name in a configuration and the keys that go with it; no name if it has none."""
+    block = without_head(block)
     if type(block) is Linear:
         return "linear", {}
     if type(block) is Mlp:

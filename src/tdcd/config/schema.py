@@ -177,11 +177,15 @@ class ModelSection(Section):
     """Lambda, of regularisation: the objective has this over 2 times the squared norm of all parameters in it. By
     default 0; with ``train.step_size = "auto"`` and linear blocks 1 over the number of training samples for classes,
     and a tenth of that for amounts."""
-    head: Literal["sum", "hidden"] = "sum"
-    """How the sum of the silos' phi becomes scores: the sum is the score; or one hidden layer of ReLU units on the sum,
-    without parameters, which sees columns of several silos together."""
+    head: Literal["sum", "hidden", "pairs"] = "sum"
+    """How the sum of the silos' phi becomes scores: the sum is the score; or one hidden layer of ReLU units on the sum;
+    or the sum plus the products of every two silos' numbers, a factorisation machine. Neither has parameters, and both
+    see columns of several silos together."""
     head_units: Annotated[int, Field(ge=1, le=1000)] = 8
     """Units of a hidden layer, for each score; phi is so many times wider, and one."""
+    head_rank: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Of ``head = "pairs"``: how many numbers of every two silos are multiplied, for each score; phi is so many times
+    wider, and two."""
     encoding: Literal["standard", "bins", "piecewise"] | Auto = "auto"
     """With ``data.source = "files"``, what an amount becomes: one feature; a 0/1 feature per bin; or a feature per bin
     that is the value's position within it, 0 below the bin and 1 above it, less its mean with ``data.standardize``. By

@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields
 
 from tdcd.core.codecs.codec import BlockCodec, Codec, Identity, NumpyBlocks, WholeBlock, is_identity, is_private
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.combine import SUM, Combine
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.scaled import CurvedUpdate
@@ -85,11 +86,11 @@ class Variant:
         """The clients' update, if it has a memory that lasts from round to round."""
         return self.update if isinstance(self.update, CarriedUpdate) else None
 
-    def clashes(self, num_silos: int) -> tuple[Clash, ...]:
-        """The parts that do not go together, as they say themselves."""
+    def clashes(self, num_silos: int, combine: Combine = SUM) -> tuple[Clash, ...]:
+        """The parts that do not go together, or not with what makes scores of sums, as they say themselves."""
         clashes = [
             Clash(part, other, getattr(self, other), reason)
-            for part in (getattr(self, field.name) for field in fields(self))
+            for part in (combine, *(getattr(self, field.name) for field in fields(self)))
             if isinstance(part, Excludes)
             for other, reason in part.excludes(self, num_silos)
         ]

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tdcd.blocks import Block
+from tdcd.blocks.base import with_heads
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, stored_config
 from tdcd.config.losses import chosen_loss, combine_of, loss_keys, named_loss
@@ -190,7 +191,9 @@ class Model:
     def check_additive(self, what: str) -> None:
         """Refuse what only a model whose scores are sums can have."""
         if not self.head.is_additive:
-            raise ValueError(f"{self.where} has model.head = 'hidden': {what} is of a model whose score is a sum")
+            raise ValueError(
+                f"{self.where} has model.head = {self.head.keys['head']!r}: {what} is of a model whose score is a sum"
+            )
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -350,7 +353,7 @@ def _listed(names: Sequence[str]) -> str:
 
 KEY = "tdcd model"
 SomeModel = TypeVar("SomeModel", bound=Model)
-_KEPT = ("loss", "huber_delta", "folder", "l2", "encoding", "bins", "head", "head_units")
+_KEPT = ("loss", "huber_delta", "folder", "l2", "encoding", "bins", "head", "head_units", "head_rank")
 """What ``[model]`` says besides its blocks."""
 
 
@@ -431,7 +434,7 @@ def load_file(
     assert loss is not None
     outputs, head = loss.num_outputs(len(encoding.classes)), combine_of(config.model)
     parts = {}
-    for silo, block in zip(about["silos"], chosen_blocks(config, names, blocks), strict=True):
+    for silo, block in zip(about["silos"], with_heads(chosen_blocks(config, names, blocks), head), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
         columns = Columns.read_as(silo["id"], silo["reading"]).only([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, head.width(outputs))
@@ -459,10 +462,10 @@ def load_folder(
     run, folder = RecordedRun.read(path), RunFolder(path)
     names = [silo.name for silo in run.federation.silos]
     config = _config(run, blocks, own, allow_code=allow_code)
-    chosen = chosen_blocks(config, names, blocks)
     encoding = load_label_encoding(path)
     loss = own or named_loss(config.model, config.model.loss or fitting(encoding.task)[0])
     outputs, head = encoding.num_outputs or loss.num_outputs(len(encoding.classes)), combine_of(config.model)
+    chosen = with_heads(chosen_blocks(config, names, blocks), head)
     files = {name: (folder.model.file(name), folder.preparation_file(name)) for name in names}
     absent = {name: next((path for path in paths if not path.is_file()), None) for name, paths in files.items()}
     lacking = {name: file for name, file in absent.items() if file is not None}

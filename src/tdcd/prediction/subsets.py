@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.combine import SUM, Combine
+
 MOST_SILOS = 6
 """With more silos than these, only single ones, all but one and all of them are measured."""
 
@@ -39,11 +41,6 @@ def subsets_of(count: int) -> list[tuple[int, ...]]:
     return [chosen for size in sizes for chosen in combinations(range(count), size)]
 
 
-def means_of(parts: GroupPhi) -> dict[tuple[str, ...], NDArray[np.float64]]:
-    """``[C]``: the mean phi of each group of silos."""
-    return {silos: phi.mean(axis=0, dtype=np.float64) for silos, phi in parts.items()}
-
-
 def figures_by_subset(
     parts: GroupPhi, stand_in: Mapping[tuple[str, ...], NDArray[Any]], measure: Scorer
 ) -> list[dict[str, Any]]:
@@ -64,18 +61,20 @@ def figures_by_subset(
     return found
 
 
-def describe_subsets(phis: Phis, rate: float, dropped: Mapping[str, NDArray[Any]], measure: Scorer) -> dict[str, Any]:
+def describe_subsets(
+    phis: Phis, rate: float, dropped: Mapping[str, NDArray[Any]], measure: Scorer, head: Combine = SUM
+) -> dict[str, Any]:
     """The content of ``subsets.json``, see :meth:`tdcd.records.run_folder.RunFolder.write_subsets`.
 
     A run with silo dropout was trained to do without a silo: nothing takes the place of its phi, but for the model's
-    intercept. In another run its mean over the training samples does.
+    intercept. In another run its mean over the training samples does, or what the head has in its place.
 
     Args:
         rate: ``train.silo_dropout``.
         dropped: what is left of a silo's phi when it is dropped, if that is not zero.
     """
-    means = means_of(phis.train)
-    stand_in = means
+    means = {silos: phi.mean(axis=0, dtype=np.float64) for silos, phi in phis.train.items()}
+    stand_in = {silos: head.stand_in(phi) for silos, phi in phis.train.items()}
     if rate:
         stand_in = {
             group: np.asarray(sum((np.asarray(dropped.get(silo, 0.0)) for silo in group), start=np.zeros_like(mean)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, with_head
 from tdcd.blocks.start import block_bytes
 from tdcd.config import Config, ConfigError
 from tdcd.config.checks import weight_keys
@@ -100,7 +100,8 @@ class Job:
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
         if self.config.model.loss is not None:
             objective_of(self.config, self.config.model.loss)
-        problems += [f"train.variant: {clash.sentence}" for clash in self.variant.clashes(len(self.config.silos))]
+        clashes = self.variant.clashes(len(self.config.silos), self.combine)
+        problems += [f"train.variant: {clash.sentence}" for clash in clashes]
         if self.variant.drawn_problem:
             problems.append(f"train.participation: {self.variant.drawn_problem}")
         problems += _only_simulated(self.variant, self.config.dtype) + self._late()
@@ -173,7 +174,8 @@ class Job:
     def block(self, silo: int) -> Block:
         """What a silo trains. The code of another silo's own block is neither needed nor imported here."""
         if silo not in self._blocks:
-            self._blocks[silo] = block_named(self.config.block_names[silo], self.config.model)
+            block = block_named(self.config.block_names[silo], self.config.model)
+            self._blocks[silo] = with_head(block, self.combine)
         return self._blocks[silo]
 
     @cached_property
@@ -242,7 +244,8 @@ class Job:
         """Whether a client of the silo differentiates, compiles or draws; what only adds and multiplies is NumPy's."""
         variant, loss = self.variant, self.config.model.loss
         is_written_out = loss is None or objective_of(self.config, loss).is_written_out
-        return not (variant.is_numpy and is_written_out and self.config.block_names[silo] == "linear")
+        is_linear = self.config.block_names[silo] == "linear" and not self.combine.extends_phi
+        return not (variant.is_numpy and is_written_out and is_linear)
 
     def peers(self, silo: int) -> tuple[str, ...]:
         """The other hubs."""

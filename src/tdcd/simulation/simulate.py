@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, with_heads
 from tdcd.core.codecs.codec import Sending, encode_scores, seed_words
 from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.execution import Execution
@@ -99,7 +99,8 @@ class Simulation:
         if self.settings.is_automatic:
             raise ValueError("settings.step_size = 'auto': a simulation takes numbers; tdcd.train chooses them")
         self.turns = 1
-        self.blocks, self.variant = tuple(blocks), variant or Variant()
+        self.variant = variant or Variant()
+        self.blocks = with_heads(blocks, self.objective.combine)
         self.execution = execution or Execution()
         self.devices = Devices.first(self.execution.devices)
         self.hosts = self.devices.hosts
@@ -109,7 +110,7 @@ class Simulation:
         self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
         if self.variant.carried is not None and (self.devices.count > 1 or self.hosts is not None or len(runs) > 1):
             raise ValueError(f"{self.variant.update}: memories of clients need one run on one device")
-        for clash in self.variant.clashes(len(blocks)):
+        for clash in self.variant.clashes(len(blocks), self.objective.combine):
             raise ValueError(clash.sentence)
         if self.variant.is_private and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once cannot have noise of their own: run them one by one")

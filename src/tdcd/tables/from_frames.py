@@ -42,8 +42,8 @@ ELSEWHERE: Mapping[str, str] = {
     **{f"model.{key}": BLOCKS for key in ("block", "hidden", "channels", "kernel", "embedding", "module")},
     "model.l2": "give it to tdcd.train: Objective(..., l2=...)",
     **{
-        f"model.{key}": "give it to tdcd.train: Objective(..., combine=Hidden(...)), from tdcd.core.combine"
-        for key in ("head", "head_units")
+        f"model.{key}": "give it to tdcd.train: Objective(..., combine=Hidden(...)) or combine=Pairs(...)"
+        for key in ("head", "head_units", "head_rank")
     },
     "evaluate.every": "give it to tdcd.train: evaluate_every=...",
     "evaluate.patience": "give it to tdcd.train: patience=...",

@@ -382,7 +382,7 @@ class TrainingRun:
                 self.folder.path, called, plan.objective.scores(scores), plan.objective.loss, randomized=randomized
             )
         if not self.diverged:
-            trained = Trained(plan.federation, plan.blocks, plan.objective, plan.variant, self._hosts)
+            trained = Trained(plan.federation, plan.models, plan.objective, plan.variant, self._hosts)
             write_subsets(self.folder, trained, hub_blocks)
         if self.folder is not None:
             Manifest(self.folder).seal()

@@ -65,7 +65,7 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
         mean = float(weighted_mean(losses, weights)) + penalty
         return mean, metrics(objective.loss, objective.scores(scores), truth, scale, objective.label_epsilon)
 
-    folder.write_subsets(describe_subsets(known, dropout.rate, dropped, measure))
+    folder.write_subsets(describe_subsets(known, dropout.rate, dropped, measure, objective.combine))
 
 
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
@@ -76,8 +76,9 @@ def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | No
         return StandIns(RunFolder(folder).subsets().get("stand_in", {}))
     if not rate:
         three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
-        means = {one[2].name: _phi_of(*one, trained.hosts)[0].mean(axis=0, dtype=np.float64) for one in three}
-        return StandIns({silo: mean.tolist() for silo, mean in means.items()})
+        stand_in = trained.objective.combine.stand_in
+        values = {one[2].name: stand_in(_phi_of(*one, trained.hosts)[0]) for one in three}
+        return StandIns({silo: value.tolist() for silo, value in values.items()})
     values = {silo: [float(one) for one in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
     return StandIns(values, rate)
 

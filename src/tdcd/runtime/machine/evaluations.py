@@ -183,7 +183,7 @@ class Records:
         def measure(found: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
             return compute.figures(found, is_held_out, scores.penalty, absent)
 
-        return describe_subsets(known, self.job.variant.dropout.rate, dropped, measure)
+        return describe_subsets(known, self.job.variant.dropout.rate, dropped, measure, self.job.combine)
 
     def _by_silo(
         self, what: Literal["train", "test"], round_index: int, parts: Sequence[Arrays]

@@ -154,7 +154,7 @@ def train_together(
             raise Interrupted
     for plan, run in zip(plans, runs, strict=True):
         has_held_out = plan.federation.test_labels is not None
-        run.conclude(scores_of(plan.federation, plan.blocks, run.model[0]) if has_held_out else None)
+        run.conclude(scores_of(plan.federation, plan.models, run.model[0]) if has_held_out else None)
     return [run.history for run in runs]
 
 
