@@ -11,7 +11,7 @@ import pytest
 
 import tdcd
 from support.command import tdcd as command
-from tdcd import Cnn, Federation, Hidden, Linear, Loss, Mlp, Model, Objective, load
+from tdcd import Cnn, Federation, Hidden, Linear, Loss, Mlp, Model, Objective, Pairs, load
 from tdcd.prediction.scores import StandIns
 from tdcd.tables.cells import LARGEST
 from tdcd.tables.errors import TableError
@@ -181,13 +181,14 @@ def test_every_encoding_with_every_block_of_columns(tmp_path, block, keys, dtype
         same_as_predict(model, tmp_path, others, days(others))
 
 
+@pytest.mark.parametrize("head", [Hidden(3), Pairs(3)])
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
-def test_a_head_makes_scores_of_the_sum(tmp_path, loss):
+def test_a_head_makes_scores_of_the_sum(tmp_path, loss, head):
     frames = tables()
-    model = made(frames, "income" if loss == "logistic" else "level", Mlp((4,)), loss, combine=Hidden(3))
+    model = made(frames, "income" if loss == "logistic" else "level", Mlp((4,)), loss, combine=head)
     served = same_as_predict(model, tmp_path, frames, days(frames))
     assert served["scores"].shape == (ROWS, model.num_outputs)
-    assert Served.of(tmp_path / "joined.onnx").metadata["head"] == "hidden"
+    assert Served.of(tmp_path / "joined.onnx").metadata["head"] == head.keys["head"]
 
 
 @pytest.mark.parametrize("source", ["breast_cancer", "diabetes", "digits"])
@@ -366,7 +367,8 @@ def test_what_cannot_be_exported_is_refused_by_name(tmp_path):
     own_block = f"silo 'employer' has a block of kind 'Doubled', which an ONNX file cannot have; {blocks}"
     refused(own_block, replace(model, parts=parts), silo="employer")
     refused(
-        "a head of kind 'Bent', which an ONNX file cannot have; it can have Sum, Hidden", replace(model, head=Bent(2))
+        "a head of kind 'Bent', which an ONNX file cannot have; it can have Sum, Hidden, Pairs",
+        replace(model, head=Bent(2)),
     )
     own_loss = "the shifted loss has an inverse_link of its own, which is Python code: it cannot be in an ONNX file"
     refused(own_loss, replace(model, loss=Shifted()))

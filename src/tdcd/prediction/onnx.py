@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Cnn, Linear, Mlp
+from tdcd.blocks.base import Extended, without_head
 from tdcd.core.combine import Sum
-from tdcd.core.family.heads import Hidden
+from tdcd.core.family.heads import Hidden, Pairs
 from tdcd.core.losses import Loss
 from tdcd.core.losses.poisson import Poisson
 from tdcd.core.objective import Tree
@@ -288,8 +289,34 @@ def _hidden(graph: Graph, head: Hidden, total: str, num_outputs: int, dtype: Any
     return graph.add("Add", linear, of_units)
 
 
-HEADS: Mapping[type, Callable[[Graph, Any, str, int, Any], str]] = {Sum: _sum, Hidden: _hidden}
+def _pairs(graph: Graph, head: Pairs, total: str, num_outputs: int, dtype: Any) -> str:
+    first, last = np.array([num_outputs]), np.array([head.block_width(num_outputs)])
+    linear = graph.add("Slice", total, np.array([0]), first, np.array([1]))
+    embedded = graph.add("Slice", total, first, last, np.array([1]))
+    squares = graph.add("Slice", total, last, np.array([head.width(num_outputs)]), np.array([1]))
+    beyond = graph.add("Sub", _squared_lengths(graph, head, embedded, num_outputs, dtype), squares)
+    return graph.add("Add", linear, graph.add("Div", beyond, np.array(2, dtype)))
+
+
+def _squared_lengths(graph: Graph, head: Pairs, embedded: str, num_outputs: int, dtype: Any) -> str:
+    """``[rows, C]`` of e, ``[rows, r C]``."""
+    of_scores = np.tile(np.eye(num_outputs, dtype=dtype), (head.rank, 1))
+    return graph.add("MatMul", graph.add("Mul", embedded, embedded), of_scores)
+
+
+def _pairs_phi(graph: Graph, head: Pairs, given: str, num_outputs: int, dtype: Any) -> str:
+    first, last = np.array([num_outputs]), np.array([head.block_width(num_outputs)])
+    linear = graph.add("Slice", given, np.array([0]), first, np.array([1]))
+    embedded = graph.add("Slice", given, first, last, np.array([1]))
+    embedded = graph.add("Mul", embedded, np.array(head.rank**-0.5, dtype))
+    lengths = _squared_lengths(graph, head, embedded, num_outputs, dtype)
+    return graph.add("Concat", linear, embedded, lengths, axis=1)
+
+
+HEADS: Mapping[type, Callable[[Graph, Any, str, int, Any], str]] = {Sum: _sum, Hidden: _hidden, Pairs: _pairs}
 """The scores ``[rows, C]`` of a head of this type: of the sum of all silos' phi, C, and the type of the numbers."""
+EXTENDED: Mapping[type, Callable[[Graph, Any, str, int, Any], str]] = {Pairs: _pairs_phi}
+"""The phi of a silo behind a head of this type that has more numbers than a block gives."""
 
 
 def _by_target(graph: Graph, loss: Loss, scores: str) -> str:
@@ -331,7 +358,7 @@ def write_onnx(
 def silo_file(model: Model, silo: str) -> bytes:
     """The raw columns of one silo to its phi. What labels mean is not in it."""
     graph, part = Graph(), model.part(silo)
-    phi = _phi(graph, silo, part)
+    phi = _phi(graph, silo, part, model.num_outputs)
     about = f"what the columns of silo '{silo}' add to the sum of all silos' phi; NaN where predict would refuse a cell"
     graph.output("phi", phi, model.dtype, (model.phi_width,), about)
     stand_in = {"stand_in": [*model.stand_ins.values[silo]]} if silo in model.stand_ins.values else {}
@@ -347,7 +374,11 @@ def joined_file(model: Model, without: Collection[str] = (), *, from_phi: bool =
     kept = [silo for silo in model.silos if silo not in without]
     for silo in kept:
         about = f"phi of silo '{silo}', as its own file gives it"
-        phi = graph.input(f"{silo}/phi", dtype, width, about) if from_phi else _phi(graph, silo, model.part(silo))
+        phi = (
+            graph.input(f"{silo}/phi", dtype, width, about)
+            if from_phi
+            else _phi(graph, silo, model.part(silo), model.num_outputs)
+        )
         total = graph.add("Add", total, phi) if total else phi
     for silo in without:
         total = graph.add("Add", total, model.stand_ins.of(silo, dtype))
@@ -398,9 +429,10 @@ def _zero(model: Model) -> NDArray[Any]:
     return np.zeros((), model.dtype)
 
 
-def _phi(graph: Graph, silo: str, part: SiloModel) -> str:
+def _phi(graph: Graph, silo: str, part: SiloModel, num_outputs: int) -> str:
     """``[rows, W]``: one silo's phi from its raw columns; NaN in rows with a cell that ``predict`` refuses."""
-    block, encodings, kind = part.block, part.preparation.parts, type(part.block)
+    block, encodings = without_head(part.block), part.preparation.parts
+    kind = type(block)
     if kind not in BLOCKS:
         raise ValueError(f"silo '{silo}' has " + _refusal(f"a block of kind '{kind.__name__}'", BLOCKS))
     dtype = jax.tree.leaves(part.parameters)[0].dtype
@@ -426,6 +458,11 @@ def _phi(graph: Graph, silo: str, part: SiloModel) -> str:
         phi = BLOCKS[kind](graph, block, jax.tree.map(np.asarray, part.parameters), features, part.feature_shape)
     except ValueError as error:
         raise ValueError(f"silo '{silo}' {error}") from None
+    if isinstance(part.block, Extended):
+        head = part.block.combine
+        if type(head) not in EXTENDED:
+            raise ValueError(_refusal(f"a head of kind '{type(head).__name__}'", HEADS))
+        phi = EXTENDED[type(head)](graph, head, phi, num_outputs, dtype)
     refused = graph.add("Concat", *(one.refused for one in written), axis=1)
     any_refused = graph.add("ReduceMax", graph.cast(refused, np.float32), axes=[1], keepdims=1)
     return graph.add("Where", graph.cast(any_refused, np.bool_), np.array(np.nan, dtype), phi)

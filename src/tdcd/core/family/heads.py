@@ -162,7 +162,7 @@ class Pairs(Combine):
         if variant.is_private:
             yield "exchange", "it changes e and its squared length apart, and their difference would be noise squared"
 
-    def _parts(self, total: Array) -> tuple[Array, Array, Array]:
+    def _parts(self, total: Any) -> tuple[Any, Any, Any]:
         """``[..., C]``, ``[..., r, C]`` and ``[..., C]``."""
         outputs = self.num_outputs(total.shape[-1])
         embedded = total[..., outputs:-outputs].reshape(*total.shape[:-1], self.rank, outputs)
