@@ -22,10 +22,10 @@ TOP, HUB = 112, 416
 
 
 def idea(path: Path) -> None:
-    """A table that nobody has as a whole: silos hold columns, clients hold rows, hubs exchange phi."""
+    """A table that no party has as a whole: silos hold columns, clients hold rows, hubs exchange phi."""
     picture = Picture(WIDTH, 580, "Silos hold columns, clients hold rows, and hubs exchange phi")
     picture.style(_tones())
-    picture.text(WIDTH / 2, 34, "One table, split both ways. Nobody has all of it.", "title")
+    picture.text(WIDTH / 2, 34, "One table, split both ways. No party has all of it.", "title")
     for name, (left, columns, clients) in SILOS.items():
         _silo(picture, name, left, columns, clients)
     picture.text(365, TOP + 7 * CELL[1], "the same", "soft")
