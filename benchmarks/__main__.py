@@ -14,6 +14,7 @@ NAMES = (
     "clients",
     "cnn",
     "wide",
+    "ensemble",
     "evaluation",
     "loading",
     "defaults",

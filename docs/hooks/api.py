@@ -21,7 +21,7 @@ PAGES = {
     "blocks": (
         "Blocks and losses",
         "The model of a silo, and what training minimises.",
-        ["Block", "Linear", "Mlp", "Cnn", "Loss", "Huber", "Hidden", "Pairs"],
+        ["Block", "Linear", "Mlp", "Ensemble", "Cnn", "Loss", "Huber", "Hidden", "Pairs"],
     ),
     "variants": (
         "Variants",

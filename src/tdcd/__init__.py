@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tdcd.blocks import Block, Cnn, Linear, Mlp
+    from tdcd.blocks import Block, Cnn, Ensemble, Linear, Mlp
     from tdcd.core.codecs.noise import GaussianNoise
     from tdcd.core.codecs.quantised import Quantised, QuantisedChange
     from tdcd.core.family.dropout import SiloDropout
@@ -42,6 +42,7 @@ __all__ = [
     "ClientMomentum",
     "Cnn",
     "DataWarning",
+    "Ensemble",
     "Federation",
     "GaussianNoise",
     "Hidden",
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "tdcd.blocks": ("Block", "Cnn", "Linear", "Mlp"),
+    "tdcd.blocks": ("Block", "Cnn", "Ensemble", "Linear", "Mlp"),
     "tdcd.data": ("Table", "load", "standardize"),
     "tdcd.estimators.two_tier": ("TwoTierClassifier", "TwoTierRegressor"),
     "tdcd.federation.silos": ("Federation", "Silo"),

@@ -71,7 +71,7 @@ def test_tables_may_come_later(tmp_path):
             ["--silos", "a,b", "--label", "y", "--labels-at", "c"],
             "--labels-at c: there is no such silo; there are a, b",
         ),
-        (["--silos", "a,b", "--label", "y", "--block", "tree"], "--block tree: choose linear or mlp"),
+        (["--silos", "a,b", "--label", "y", "--block", "tree"], "--block tree: choose linear or mlp or ensemble"),
         (["--silos", "a b,c", "--label", "y"], "silos.0.name = 'a b'"),
         (["--silos", "bank,bureau", "--label", "income", "--id", "nr"], "--label income: no table has such a column"),
     ],
@@ -93,7 +93,7 @@ def test_it_asks_on_a_terminal(home):
     os.close(theirs)
     assert asked.returncode == 0, asked.stderr
     assert "Silos, the organisations, by name (bank,bureau): " in asked.stdout
-    assert "Block (linear or mlp) [linear]: " in asked.stdout
+    assert "Block (linear or mlp or ensemble) [linear]: " in asked.stdout
     config = check_config(read_config(home / "federation.toml"))
     assert (config.client_counts, config.silos[0].id) == ([2, 2], "nr")
 

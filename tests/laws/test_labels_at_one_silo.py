@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from support.problems import NUM_CLASSES, SPLITS, Problem, Shape, distance
-from tdcd.blocks import Linear, Mlp
+from tdcd.blocks import Ensemble, Linear, Mlp
 from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.family.overlap import Overlap
@@ -19,7 +19,7 @@ from tdcd.core.round import Widths, round_of
 from tdcd.core.variant import Variant
 
 LOSSES = ("squared", "logistic", "softmax", "poisson", "huber")
-BLOCKS = (Linear(), Mlp((4,)), Linear())
+BLOCKS = (Linear(), Mlp((4,)), Ensemble((3,), 2))
 SHAPE = Shape(clients=(3, 4, 2), columns=(2, 3, 2), num_samples=60, batch_size=12, blocks=BLOCKS)
 ROUNDS = 4
 AT = 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support import oracle
 from support.problems import Problem, Shape, arrays, examples, over_engines, random_block
-from tdcd.blocks import Linear, Mlp
+from tdcd.blocks import Ensemble, Linear, Mlp
 from tdcd.core.objective import Objective
 
 STEP = 1e-6
@@ -17,7 +17,9 @@ LOSSES = [("squared", 1, 0.7), ("logistic", 1, 1), ("softmax", 3, 2), ("poisson"
 
 @pytest.mark.parametrize(("loss", "outputs", "label"), LOSSES)
 @pytest.mark.parametrize(
-    ("model", "block"), [(oracle.Linear(), Linear()), (oracle.Mlp(), Mlp((5, 4)))], ids=["linear", "mlp"]
+    ("model", "block"),
+    [(oracle.Linear(), Linear()), (oracle.Mlp(), Mlp((5, 4))), (oracle.Ensemble(), Ensemble((5, 4), 3))],
+    ids=["linear", "mlp", "ensemble"],
 )
 @examples(5)
 @given(seed=st.integers(0, 2**31))
@@ -47,6 +49,7 @@ def test_gradients_are_central_differences(model, block, loss, outputs, label, s
     [
         *over_engines(("squared", ()), ("logistic", ()), ("softmax", ()), ("poisson", ()), ("huber", ())),
         ("clients", "softmax", (Mlp((3,)), Linear())),
+        ("clients", "softmax", (Ensemble((3,), 2), Linear())),
     ],
 )
 def test_one_step_on_all_samples_goes_down_the_objective(engine, loss, blocks):

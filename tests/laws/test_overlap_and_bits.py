@@ -7,14 +7,16 @@ import pytest
 
 from support import oracle
 from support.problems import Problem, Shape, arrays, distance
-from tdcd.blocks import Linear, Mlp
+from tdcd.blocks import Ensemble, Linear
 from tdcd.core.codecs.codec import BETWEEN_HUBS, BLOCKS, TO_CLIENTS, TO_HUB, Sending, half_open, seed_words
 from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
 
-SHAPE = Shape(clients=(3, 2), columns=(2, 3), num_samples=24, batch_size=6, local_steps=2, blocks=(Linear(), Mlp((3,))))
+SHAPE = Shape(
+    clients=(3, 2), columns=(2, 3), num_samples=24, batch_size=6, local_steps=2, blocks=(Linear(), Ensemble((3,), 2))
+)
 ROUNDS, SEED, TOLERANCE = 6, 5, 1e-10
 STREAMS = {"across": BETWEEN_HUBS, "down": TO_CLIENTS, "up": TO_HUB}
 

@@ -5,7 +5,7 @@ import pytest
 
 from support import oracle
 from support.problems import Problem, Shape, arrays, distance
-from tdcd.blocks import Linear, Mlp
+from tdcd.blocks import Ensemble, Linear
 from tdcd.core.codecs.codec import Sending, seed_words
 from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.family.dropout import SiloDropout
@@ -15,7 +15,7 @@ from tdcd.core.family.participation import RandomClients
 from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
 
-SHAPE = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Mlp((4,))))
+SHAPE = Shape(clients=(3, 4), columns=(2, 3), num_samples=60, batch_size=12, blocks=(Linear(), Ensemble((4,), 2)))
 ROUNDS, SEED, TOLERANCE = 4, 7, 1e-10
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support import oracle
 from support.problems import ENGINES, SPLITS, Problem, Shape, arrays, distance, engines_of, examples
-from tdcd.blocks import Linear, Mlp
+from tdcd.blocks import Ensemble, Linear, Mlp
 from tdcd.core.objective import Objective
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
@@ -60,6 +60,7 @@ def test_linear_silos_agree_with_the_oracle(engine, loss, gradient, minibatches)
 
 
 MLP = Shape(clients=(2, 3), columns=(3, 2), blocks=(Mlp((4, 3)), Mlp((3,))))
+ENSEMBLE = Shape(clients=(2, 3), columns=(3, 2), blocks=(Ensemble((4, 3), 2), Ensemble((3,), 3)))
 SMALL = Shape(clients=(2,), columns=(3,), local_steps=2, blocks=(Mlp((4,)),))
 MIXED = Shape(clients=(3, 1, 2), columns=(2, 3, 2), local_steps=2, blocks=(Linear(), Mlp((4,)), Linear()))
 
@@ -68,12 +69,13 @@ MIXED = Shape(clients=(3, 1, 2), columns=(2, 3, 2), local_steps=2, blocks=(Linea
     ("shape", "objective", "gradient", "minibatches"),
     [
         (MLP, Objective("softmax", 0.1), "unbiased", "fresh"),
+        (ENSEMBLE, Objective("softmax", 0.1), "unbiased", "fresh"),
         (MIXED, Objective("squared"), "mean", "fresh"),
         (MIXED, Objective("logistic", 0.2), "unbiased", "reused"),
     ],
-    ids=["mlp", "mixed-fresh", "mixed-reused"],
+    ids=["mlp", "ensemble", "mixed-fresh", "mixed-reused"],
 )
-def test_mlp_silos_agree_with_the_oracle(shape, objective, gradient, minibatches):
+def test_silos_with_networks_agree_with_the_oracle(shape, objective, gradient, minibatches):
     @examples(4)
     @given(seed=seeds, split=st.sampled_from(SPLITS))
     def law(seed, split):

@@ -11,7 +11,7 @@ import pytest
 
 import tdcd
 from support.command import tdcd as command
-from tdcd import Cnn, Federation, Hidden, Linear, Loss, Mlp, Model, Objective, Pairs, load
+from tdcd import Cnn, Ensemble, Federation, Hidden, Linear, Loss, Mlp, Model, Objective, Pairs, load
 from tdcd.prediction.scores import StandIns
 from tdcd.tables.cells import LARGEST
 from tdcd.tables.errors import TableError
@@ -169,7 +169,7 @@ RAW_PIECEWISE = {"model": {"encoding": "piecewise", "bins": 7}, "data": {"standa
 @pytest.mark.parametrize(
     "keys", [{}, {"model": {"bins": 6}}, {"data": {"standardize": False}}, PIECEWISE, RAW_PIECEWISE], ids=str
 )
-@pytest.mark.parametrize("block", [Linear(), Mlp((9, 5))])
+@pytest.mark.parametrize("block", [Linear(), Mlp((9, 5)), Ensemble((6, 5), 3)])
 def test_every_encoding_with_every_block_of_columns(tmp_path, block, keys, dtype):
     frames = tables()
     model = made(frames, "income", block, "logistic", dtype=dtype, **keys)
@@ -363,7 +363,7 @@ def test_what_cannot_be_exported_is_refused_by_name(tmp_path):
         assert not out.exists()
 
     parts = {name: part._replace(block=Doubled((3,))) for name, part in model.parts.items()}
-    blocks = "it can have Linear, Mlp, Cnn"
+    blocks = "it can have Linear, Mlp, Ensemble, Cnn"
     own_block = f"silo 'employer' has a block of kind 'Doubled', which an ONNX file cannot have; {blocks}"
     refused(own_block, replace(model, parts=parts), silo="employer")
     refused(

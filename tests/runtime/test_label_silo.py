@@ -17,6 +17,7 @@ from tdcd.runtime.job import Job
 SILOS = [{"name": "shop", "clients": 2}, {"name": "bank", "clients": 2}, {"name": "bureau", "clients": 1}]
 AT_BANK = {"silos": SILOS, "federation": {"labels": "bank"}}
 MLP = {"block": "mlp", "hidden": [4], "l2": 0.01}
+ENSEMBLE = {"block": "ensemble", "hidden": [4, 3], "members": 3, "l2": 0.01}
 BREAST, DIGITS = {"source": "breast_cancer"}, {"source": "digits", "rows": 300}
 CASES = {
     "squared": {},
@@ -25,6 +26,7 @@ CASES = {
     "logistic, mlp, momentum": {"data": BREAST, "model": MLP, "train": {"optimizer": "momentum"}},
     "softmax, few bits": {"data": DIGITS, "exchange": {"block_bits": 8}},
     "softmax, mlp": {"data": DIGITS, "model": MLP},
+    "softmax, ensemble, masked": {"data": DIGITS, "model": ENSEMBLE, "exchange": {"protect": "mask"}},
     "logistic, masked": {"data": BREAST, "exchange": {"protect": "mask"}},
     "logistic, blocks masked, noisy labels": {
         "data": BREAST,

@@ -32,6 +32,7 @@ CASES = {
         "evaluate": {"every": 20},
     },
     "network": {"model": {"block": "mlp", "hidden": [4], "l2": 0.0}, "train": {"rounds": 40}},
+    "ensemble": {"model": {"block": "ensemble", "hidden": [4, 3], "members": 2}, "train": {"rounds": 40}},
 }
 
 
@@ -101,7 +102,7 @@ def test_a_run_that_no_step_helps_ends_as_diverged_with_a_sentence():
     assert all(machine.rounds.final()[0] == 0 for machine in (office.machines[hub] for hub in office.hubs))
 
 
-@pytest.mark.parametrize("name", ["linear", "overlap", "masks", "steps that overflow"])
+@pytest.mark.parametrize("name", ["linear", "overlap", "masks", "steps that overflow", "ensemble"])
 def test_a_hub_that_comes_back_continues_bit_for_bit(name):
     config = config_of(name)
     planned = plan(config)

@@ -87,6 +87,14 @@ def test_amounts_in_bins(federation, tmp_path, encoding):
     same_as_the_simulation(check_config(federation), tmp_path)
 
 
+def test_an_ensemble_on_piecewise_amounts(federation, tmp_path):
+    federation["model"] = {"block": "ensemble", "hidden": [3], "members": 2}
+    federation["train"]["rounds"] = 2
+    config = check_config(federation)
+    assert config.model.chosen_encoding == "piecewise"
+    same_as_the_simulation(config, tmp_path)
+
+
 def test_one_table_a_silo_and_labels_in_one_of_them(federation, tmp_path):
     folder = tmp_path / "whole"
     folder.mkdir()

@@ -78,6 +78,57 @@ class Mlp:
         return h
 
 
+class Ensemble:
+    """phi = the mean over members m of h_L^m S^m, with h_i = max(0, s_i (r_i h_{i-1} W_i) + b_i), h_0 = x and r_1 = 1.
+
+    The block is [b_1, s_1, W_1, b_2, r_2, s_2, W_2, ..., S], and of b, r and s the first axis is the members.
+    """
+
+    def phi(self, block: Block, x: Array) -> Array:
+        members = range(len(block[0]))
+        return sum(self._steps(block, x, m)[-1][0] @ self._slice(block, m) for m in members) / len(members)
+
+    def gradient(self, block: Block, x: Array, slope: Array) -> Block:
+        members, gradient = len(block[0]), [np.zeros_like(array) for array in block]
+        layers, slopes = self._layers(block), self._layers(gradient)
+        for m in range(members):
+            steps = self._steps(block, x, m)
+            self._slice(gradient, m)[:] = np.outer(steps[-1][0], slope) / members
+            upstream = self._slice(block, m) @ slope / members
+            for layer in reversed(range(len(layers))):
+                _, inputs, outputs, weight = layers[layer]
+                d_bias, d_inputs, d_outputs, d_weight = slopes[layer]
+                (h, product), below = steps[layer + 1], steps[layer][0]
+                upstream = upstream * (h > 0)
+                d_bias[m], d_outputs[m] = upstream, upstream * product
+                upstream = upstream * outputs[m]
+                d_weight += np.outer(below if inputs is None else inputs[m] * below, upstream)
+                upstream = weight @ upstream
+                if inputs is not None:
+                    d_inputs[m], upstream = upstream * below, upstream * inputs[m]
+        return gradient
+
+    @staticmethod
+    def _slice(block: Block, m: int) -> Array:
+        """S^m: the members' slices lie one below the other."""
+        return block[-1].reshape(len(block[0]), -1, block[-1].shape[-1])[m]
+
+    @staticmethod
+    def _layers(block: Block) -> list[tuple[Array, Array | None, Array, Array]]:
+        """(b_i, r_i, s_i, W_i) of every layer."""
+        first, later = (block[0], None, *block[1:3]), block[3:-1]
+        return [first, *(tuple(later[start : start + 4]) for start in range(0, len(later), 4))]
+
+    def _steps(self, block: Block, x: Array, m: int) -> list[tuple[Array, Array]]:
+        """h_i of member m, and the product that it is made of; of h_0 nothing."""
+        steps = [(x, x)]
+        for bias, inputs, outputs, weight in self._layers(block):
+            h = steps[-1][0]
+            product = (h if inputs is None else inputs[m] * h) @ weight
+            steps.append((np.maximum(0, outputs[m] * product + bias[m]), product))
+        return steps
+
+
 @dataclass(frozen=True)
 class Squared:
     """A model behind a head of pairs: phi = (s, e, |e|^2) with (s, sqrt(r) e) what the model gives."""

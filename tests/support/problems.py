@@ -10,7 +10,7 @@ from hypothesis import Phase, settings
 from numpy.typing import NDArray
 
 from support import oracle
-from tdcd.blocks import Block, Linear
+from tdcd.blocks import Block, Ensemble, Linear, Mlp
 from tdcd.blocks.base import with_head
 from tdcd.core.execution import Execution
 from tdcd.core.family.heads import Pairs
@@ -154,9 +154,8 @@ class Problem:
 
     def silos(self) -> list[oracle.Silo]:
         """The silos in the oracle's terms."""
-        models: list[oracle.Model] = [
-            oracle.Linear() if isinstance(block, Linear) else oracle.Mlp() for block in self.blocks
-        ]
+        kinds = {Linear: oracle.Linear(), Mlp: oracle.Mlp(), Ensemble: oracle.Ensemble()}
+        models: list[oracle.Model] = [kinds[type(block)] for block in self.blocks]
         if isinstance(head := self.objective.combine, Pairs):
             models = [oracle.Squared(model, head.rank) for model in models]
         return [

@@ -161,6 +161,9 @@ def test_what_encoding_asks_for():
         (("encoding", "bins"),): ("bins", 48),
         (("encoding", "piecewise"),): ("piecewise", 48),
         (("encoding", "piecewise"), ("bins", 9)): ("piecewise", 9),
+        (("block", "ensemble"),): ("piecewise", 48),
+        (("block", ["linear", "ensemble"]), ("bins", 9)): ("piecewise", 9),
+        (("block", "ensemble"), ("encoding", "standard")): ("standard", None),
     }
     for given_keys, expected in kinds.items():
         section = ModelSection(**dict(given_keys))

@@ -45,6 +45,9 @@ RARE = (
 )
 
 
+ENSEMBLE = {"model": {"block": "ensemble", "hidden": [4, 3], "members": 3}}
+
+
 def rows_of(path):
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -52,8 +55,8 @@ def rows_of(path):
 
 @pytest.mark.parametrize(
     "sections",
-    [{}, {"dtype": "float64"}, {"model": {"block": "mlp", "hidden": [3]}}, {"model": {"loss": "softmax"}}],
-    ids=["linear", "float64", "mlp", "softmax"],
+    [{}, {"dtype": "float64"}, {"model": {"block": "mlp", "hidden": [3]}}, ENSEMBLE, {"model": {"loss": "softmax"}}],
+    ids=["linear", "float64", "mlp", "ensemble", "softmax"],
 )
 def test_scores_are_those_of_the_engine_that_trained(keys, tmp_path, monkeypatch, sections):
     keys = keys | {"dtype": sections.pop("dtype", "float32")}

@@ -8,6 +8,7 @@ import numpy as np
 
 from tdcd.blocks.base import Block, without_head
 from tdcd.blocks.cnn import Cnn
+from tdcd.blocks.ensemble import Ensemble
 from tdcd.blocks.mlp import Mlp
 from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
@@ -41,11 +42,11 @@ def activation_size_per_row(block: Block, feature_shape: tuple[int, ...]) -> int
     (50, 2304)
     """
     block = without_head(block)
-    return _most_numbers(block, feature_shape) if isinstance(block, Cnn | Mlp) else math.prod(feature_shape)
+    return _most_numbers(block, feature_shape) if isinstance(block, Cnn | Ensemble | Mlp) else math.prod(feature_shape)
 
 
 @lru_cache
-def _most_numbers(block: Cnn | Mlp, feature_shape: tuple[int, ...]) -> int:
+def _most_numbers(block: Cnn | Ensemble | Mlp, feature_shape: tuple[int, ...]) -> int:
     blocks = jax.eval_shape(lambda: block.init(jax.random.key(0), feature_shape, 1))
 
     def sizes(rows: int) -> list[int]:

@@ -26,8 +26,8 @@ class Mlp:
         """Weights drawn from ``key``: a ``weight`` and a ``bias`` per hidden layer, and the ``slice``."""
         widths = [prod(feature_shape), *self.hidden]
         # Two programs, not one: fused, the product would be rounded otherwise.
-        drawn = _normals(key, shapes=tuple(pairwise([*widths, num_outputs])))
-        *weights, last = _scaled(drawn, [(2 / fan_in) ** 0.5 for fan_in in widths[:-1]], widths[-1] ** 0.5)
+        drawn = drawn_normals(key, shapes=tuple(pairwise([*widths, num_outputs])))
+        *weights, last = scaled_normals(drawn, [(2 / fan_in) ** 0.5 for fan_in in widths[:-1]], widths[-1] ** 0.5)
         layers = [{"weight": weight, "bias": np.zeros(weight.shape[1], np.float32)} for weight in weights]
         return {"hidden": layers, "slice": last}
 
@@ -42,14 +42,15 @@ class Mlp:
 
 # Of all layers at once, since a program takes longer to load than to run.
 @compiled("shapes")
-def _normals(key: Array, *, shapes: tuple[tuple[int, int], ...]) -> list[Array]:
+def drawn_normals(key: Array, *, shapes: tuple[tuple[int, int], ...]) -> list[Array]:
+    """Numbers of mean 0 and variance 1 in arrays of these shapes."""
     return [
         jax.random.normal(own, shape) for own, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True)
     ]
 
 
 @compiled()
-def _scaled(drawn: list[Array], scales: list[float], divisor: float) -> list[Array]:
+def scaled_normals(drawn: list[Array], scales: list[float], divisor: float) -> list[Array]:
     """All but the last times their scale; the last one divided."""
     *weights, last = drawn
     return [*(weight * scale for weight, scale in zip(weights, scales, strict=True)), last / divisor]

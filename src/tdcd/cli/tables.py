@@ -21,7 +21,7 @@ from tdcd.tables.label_privacy import check_protected
 from tdcd.tables.rows import RawRows
 from tdcd.tables.source import is_parquet
 
-BLOCKS = ("linear", "mlp")
+BLOCKS = ("linear", "mlp", "ensemble")
 
 
 def init(
@@ -38,7 +38,7 @@ def init(
         str | None, typer.Option(help="A table per silo, CSV or Parquet: bank.csv,bureau.csv [default: NAME.csv].")
     ] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="The column of ids [default: id].")] = None,
-    block: Annotated[str | None, typer.Option(help="linear or mlp [default: linear].")] = None,
+    block: Annotated[str | None, typer.Option(help="linear, mlp or ensemble [default: linear].")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
 ) -> None:
     """Write a first federation.toml, with comments, that `tdcd run` takes. Asks for what is not given as an option.

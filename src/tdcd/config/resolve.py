@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tdcd.blocks import Block, Cnn, Linear, Mlp
+from tdcd.blocks import Block, Cnn, Ensemble, Linear, Mlp
 from tdcd.blocks.base import with_heads, without_head
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
@@ -263,7 +263,10 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
     if name == "linear":
         return Linear()
     if name == "mlp":
-        return Mlp(tuple(model.hidden))
+        return Mlp() if model.hidden == "auto" else Mlp(tuple(model.hidden))
+    if name == "ensemble":
+        hidden = Ensemble().hidden if model.hidden == "auto" else tuple(model.hidden)
+        return Ensemble(hidden, model.members)
     if name == "cnn":
         return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
     if name != "torch":
@@ -338,7 +341,7 @@ def block_keys(blocks: Sequence[Block]) -> dict[str, Any] | None:
     """
     named = [_named(block) for block in blocks]
     keys = {key: value for _, own in named for key, value in own.items()}
-    # A configuration has one list of widths for all mlp blocks, one kernel for all cnn blocks, and so on.
+    # A configuration has one list of widths for all mlp blocks and ensembles, one kernel for all cnn blocks, and so on.
     if not all(name and own == {key: keys[key] for key in own} for name, own in named):
         return None
     return {"block": one_or_each([name for name, _ in named]), **keys}
@@ -351,6 +354,8 @@ def _named(block: Block) -> tuple[str, dict[str, Any]]:
         return "linear", {}
     if type(block) is Mlp:
         return "mlp", {"hidden": [*block.hidden]}
+    if type(block) is Ensemble:
+        return "ensemble", {"hidden": [*block.hidden], "members": block.members}
     if type(block) is Cnn:
         return "cnn", {"channels": [*block.channels], "kernel": [*block.kernel], "embedding": block.embedding}
     make = getattr(block, "make", None)

@@ -148,7 +148,7 @@ NUM_BINS = 48
 """The default of ``model.bins`` where ``model.encoding`` asks for bins."""
 NAMED = r"^[\w.]+:\w+$"
 """Something in a module of the user's own: ``package.module:name``."""
-BlockName = Literal["linear", "mlp", "cnn", "torch"] | Annotated[str, Field(pattern=NAMED)]
+BlockName = Literal["linear", "mlp", "ensemble", "cnn", "torch"] | Annotated[str, Field(pattern=NAMED)]
 
 
 class ModelSection(Section):
@@ -156,8 +156,10 @@ class ModelSection(Section):
 
     block: BlockName | Annotated[list[BlockName], Field(min_length=1)] = "mlp"
     """One for all silos, or one each; ``package.module:name`` is one of your own, in JAX."""
-    hidden: list[Positive] = [32]
-    """Widths of an mlp's hidden layers."""
+    hidden: list[Positive] | Auto = "auto"
+    """Widths of the hidden layers of an mlp or an ensemble: by default one of 32, and for an ensemble two of 128."""
+    members: Annotated[int, Field(ge=1, le=256)] = 8
+    """Networks of an ensemble; they share their weights, but for scalings of layers' inputs and outputs."""
     channels: Annotated[list[Positive], Field(min_length=1)] = [64, 64]
     """Output channels of a cnn's convolutions."""
     kernel: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [5, 3]
@@ -189,7 +191,7 @@ class ModelSection(Section):
     encoding: Literal["standard", "bins", "piecewise"] | Auto = "auto"
     """With ``data.source = "files"``, what an amount becomes: one feature; a 0/1 feature per bin; or a feature per bin
     that is the value's position within it, 0 below the bin and 1 above it, less its mean with ``data.standardize``. By
-    default "bins" where ``bins`` is given, and else "standard"."""
+    default "piecewise" where a block is an ensemble, else "bins" where ``bins`` is given, and else "standard"."""
     bins: Annotated[int, Field(ge=2, le=1000)] | None = None
     """With ``data.source = "files"``: how many bins an amount has at most, of about equally many training rows each; 48
     by default where ``encoding`` asks for bins."""
@@ -199,6 +201,8 @@ class ModelSection(Section):
         """What an amount becomes."""
         if self.encoding != "auto":
             return self.encoding
+        if "ensemble" in ([self.block] if isinstance(self.block, str) else self.block):
+            return "piecewise"
         return "standard" if self.bins is None else "bins"
 
     @property
@@ -408,9 +412,9 @@ class Config(Section):
     @property
     def has_bias(self) -> bool:
         """Whether the first silo carries a column of ones: by default for linear blocks, and with silo dropout for an
-        mlp, too: every silo would have to know the base rate otherwise.
+        mlp or an ensemble, too: every silo would have to know the base rate otherwise.
         """
-        by_default = ("linear", "mlp") if self.train.silo_dropout else ("linear",)
+        by_default = ("linear", "mlp", "ensemble") if self.train.silo_dropout else ("linear",)
         return self.block_names[0] in by_default if self.federation.bias is None else self.federation.bias
 
     @property

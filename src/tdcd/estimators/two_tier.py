@@ -51,7 +51,7 @@ LABEL, WEIGHT = " label", " weight"
 SECTIONS: Mapping[str, Sequence[str]] = {
     "data": ("standardize", "rare"),
     "federation": ("rows", "alpha", "labels"),
-    "model": ("block", "hidden", "encoding", "bins", "huber_delta", "l2"),
+    "model": ("block", "hidden", "members", "encoding", "bins", "huber_delta", "l2"),
     "train": (
         "rounds",
         "local_steps",
@@ -87,13 +87,16 @@ clients : int or list of int, default=1
     How many clients each silo has, to which its rows are dealt.
 labels : str or None, default=None
     The only silo whose clients have labels; None if the clients of all silos have them.
-block : {"linear", "mlp"} or list, default="linear"
-    The model of each silo: one for all, or one each.
-hidden : list of int, default=(32,)
-    Widths of an mlp's hidden layers.
+block : {"linear", "mlp", "ensemble"} or list, default="linear"
+    The model of each silo: one for all, or one each. An ensemble of networks that share their weights is the strongest;
+    with ``encoding="piecewise"`` it is about as good as boosted trees.
+hidden : list of int or "auto", default="auto"
+    Widths of the hidden layers of an mlp or an ensemble: one of 32, and for an ensemble two of 128.
+members : int, default=8
+    Networks of an ensemble.
 encoding : {"auto", "standard", "bins", "piecewise"}, default="auto"
     What an amount becomes: one standardised feature; a 0/1 feature per bin; or its position within each bin, which
-    suits networks. "auto" is "bins" where ``bins`` is given, and else "standard".
+    suits networks. "auto" is "piecewise" with an ensemble, else "bins" where ``bins`` is given, and else "standard".
 bins : int or None, default=None
     How many bins an amount has at most, of about equally many training rows each; 48 by default where ``encoding`` asks
     for bins.
@@ -242,7 +245,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         *,
         labels: str | None = None,
         block: str | Sequence[str] = "linear",
-        hidden: Sequence[int] = (32,),
+        hidden: Sequence[int] | str = "auto",
+        members: int = 8,
         encoding: str = "auto",
         bins: int | None = None,
         loss: str | None = None,
@@ -283,7 +287,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
         self.silos, self.clients, self.labels = silos, clients, labels
-        self.block, self.hidden, self.encoding, self.bins = block, hidden, encoding, bins
+        self.block, self.hidden, self.members = block, hidden, members
+        self.encoding, self.bins = encoding, bins
         self.loss, self.huber_delta, self.l2 = loss, huber_delta, l2
         self.rounds, self.step_size, self.tol = rounds, step_size, tol
         self.local_steps, self.batch_size = local_steps, batch_size

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks import Cnn, Linear, Mlp
+from tdcd.blocks import Cnn, Ensemble, Linear, Mlp
 from tdcd.blocks.base import Extended, without_head
 from tdcd.core.combine import Sum
 from tdcd.core.family.heads import Hidden, Pairs
@@ -252,6 +252,17 @@ def _layer(graph: Graph, rows: str, layer: Tree) -> str:
     return graph.add("Relu", graph.add("Add", graph.add("MatMul", rows, layer["weight"]), layer["bias"]))
 
 
+def _ensemble(graph: Graph, block: Ensemble, parameters: Tree, features: str, shape: tuple[int, ...]) -> str:
+    rows = graph.add("Unsqueeze", features, np.array([1]))
+    for layer in parameters["hidden"]:
+        inputs = graph.add("Mul", rows, layer["input"]) if "input" in layer else rows
+        products = graph.add("Mul", graph.add("MatMul", inputs, layer["weight"]), layer["output"])
+        rows = graph.add("Relu", graph.add("Add", products, layer["bias"]))
+    last = np.asarray(parameters["slice"])
+    total = graph.add("MatMul", graph.add("Reshape", rows, np.array([-1, len(last)])), last)
+    return graph.add("Div", total, np.asarray(block.members, last.dtype))
+
+
 def _cnn(graph: Graph, block: Cnn, parameters: Tree, features: str, shape: tuple[int, ...]) -> str:
     if parameters["slice"].dtype == np.float64:
         raise ValueError(
@@ -271,6 +282,7 @@ def _cnn(graph: Graph, block: Cnn, parameters: Tree, features: str, shape: tuple
 BLOCKS: Mapping[type, Callable[[Graph, Any, Tree, str, tuple[int, ...]], str]] = {
     Linear: _linear,
     Mlp: _mlp,
+    Ensemble: _ensemble,
     Cnn: _cnn,
 }
 """The phi of a block of this type: its parameters, the features ``[rows, D]``, and the shape of a sample."""

@@ -26,7 +26,7 @@ HONOURED: Mapping[str, Sequence[str]] = {
 """The keys of a configuration that say how a federation is made of frames, or what its training must keep to."""
 SINGLE = ("name", "seed", "dtype")
 """The keys that are in no section."""
-BLOCKS = "give tdcd.train the block: Linear(), Mlp(...), Cnn(...) or one of your own"
+BLOCKS = "give tdcd.train the block: Linear(), Mlp(...), Ensemble(...), Cnn(...) or one of your own"
 REAL = "it is about a real federation: write it into the file that tdcd hub and tdcd client are given"
 ELSEWHERE: Mapping[str, str] = {
     "data.source": "the frames are the data; leave it out",
@@ -39,7 +39,7 @@ ELSEWHERE: Mapping[str, str] = {
     "federation.bias": "give it to from_frames itself: bias=...",
     "federation.share_model": REAL,
     "federation.client_grace_s": REAL,
-    **{f"model.{key}": BLOCKS for key in ("block", "hidden", "channels", "kernel", "embedding", "module")},
+    **{f"model.{key}": BLOCKS for key in ("block", "hidden", "members", "channels", "kernel", "embedding", "module")},
     "model.l2": "give it to tdcd.train: Objective(..., l2=...)",
     **{
         f"model.{key}": "give it to tdcd.train: Objective(..., combine=Hidden(...)) or combine=Pairs(...)"

@@ -104,7 +104,7 @@ source = "files"                # CSV or Parquet tables; ids say which rows are 
 {only:<31} # the only silo that has labels; without this line every silo must have them
 
 [model]
-block = {_quoted(answers.block):<23} # "linear" for coefficients to read, "mlp" for a small network
+block = {_quoted(answers.block):<23} # "linear" for coefficients to read, "mlp" a network, "ensemble" the strongest
 
 [train]
 rounds = 200                    # times that silos exchange what they computed, at most: it ends when converged

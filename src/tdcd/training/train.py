@@ -258,7 +258,8 @@ def train(
     Ctrl-C raises KeyboardInterrupt.
 
     Args:
-        blocks: one for all silos, or one each; ``"linear"``, ``"mlp"`` and ``"cnn"`` are those of a configuration.
+        blocks: one for all silos, or one each; ``"linear"``, ``"mlp"``, ``"ensemble"`` and ``"cnn"`` are those of a
+            configuration.
         objective: or the name of a loss, as in a configuration; then l2 is chosen as there, too.
         settings: or a mapping with some of their fields; the defaults if there are none.
         rounds: communication rounds in all, those before a resume counted in; the most there are where
@@ -429,10 +430,10 @@ def _blocks(blocks: Block | str | Sequence[Block | str], num_silos: int) -> tupl
     """One block per silo, whether they are given or named."""
     each = [blocks] * num_silos if isinstance(blocks, str) or not isinstance(blocks, Sequence) else blocks
     for name in each:
-        if isinstance(name, str) and name not in ("linear", "mlp", "cnn") and not re.match(NAMED, name):
+        if isinstance(name, str) and name not in ("linear", "mlp", "ensemble", "cnn") and not re.match(NAMED, name):
             raise ValueError(
-                "blocks must be linear, mlp, cnn, package.module:name, or blocks themselves such as tdcd.Linear(), "
-                f"not {name!r}"
+                "blocks must be linear, mlp, ensemble, cnn, package.module:name, or blocks themselves such as "
+                f"tdcd.Linear(), not {name!r}"
             )
     return tuple(block_named(block) if isinstance(block, str) else block for block in each)
 
