@@ -41,6 +41,8 @@ def two_tables(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", [path for path, found in SNIPPETS.items() if found], ids=lambda path: path.name)
 def test_snippets_run_one_after_the_other(path, two_tables):
+    if path.name == "serving.md":
+        pytest.importorskip("onnx", reason="ONNX files need the extra tdcd[onnx]")
     known = {}
     for code in SNIPPETS[path]:
         exec(compile(code, "snippet", "exec"), known)

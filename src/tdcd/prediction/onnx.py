@@ -116,7 +116,7 @@ class Features(NamedTuple):
     """What columns of one encoding become."""
 
     values: str
-    """``[rows, features]`` in float64, in the columns' order."""
+    """``[rows, features]`` in the precision of the model, in the columns' order."""
     refused: str
     """``[rows, columns]``: the cells that ``predict`` refuses."""
 
@@ -153,12 +153,12 @@ def _per_feature(graph: Graph, values: str, widths: Sequence[int]) -> tuple[str,
     return repeated, graph.add("IsNaN", repeated)
 
 
-def _scaled(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Features:
+def _scaled(graph: Graph, columns: Sequence[RawColumn], reading: Columns, dtype: Any) -> Features:
     values, refused = _amounts(graph, columns, reading)
-    return Features(_standardised(graph, values, columns), refused)
+    return Features(_standardised(graph, values, columns, dtype), refused)
 
 
-def _standardised(graph: Graph, values: str, columns: Sequence[RawColumn]) -> str:
+def _standardised(graph: Graph, values: str, columns: Sequence[RawColumn], dtype: Any) -> str:
     encodings: list[Scaled] = [column.encoding for column in columns]
     widths = [1 + encoding.indicator for encoding in encodings]
     values, blank = _per_feature(graph, values, widths)
@@ -169,10 +169,11 @@ def _standardised(graph: Graph, values: str, columns: Sequence[RawColumn]) -> st
     known = graph.add("Where", blank, of_features("fill"), values)
     scaled = graph.add("Div", graph.add("Sub", known, of_features("mean")), of_features("scale"))
     marks = np.array([mark for width in widths for mark in (False, True)[:width]])
-    return graph.add("Where", marks, graph.cast(blank, np.float64), scaled) if marks.any() else scaled
+    scaled = graph.cast(scaled, dtype)
+    return graph.add("Where", marks, graph.cast(blank, dtype), scaled) if marks.any() else scaled
 
 
-def _binned(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Features:
+def _binned(graph: Graph, columns: Sequence[RawColumn], reading: Columns, dtype: Any) -> Features:
     encodings: list[Binned] = [column.encoding for column in columns]
     values, refused = _amounts(graph, columns, reading)
     widths = [len(encoding.cuts) + 1 + encoding.indicator for encoding in encodings]
@@ -185,11 +186,11 @@ def _binned(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Fea
     ]
     lower = graph.add("Greater", values, np.array([*chain(*above)]))
     upper = graph.add("LessOrEqual", values, np.array([*chain(*up_to)]))
-    inside = graph.cast(graph.add("And", lower, upper), np.float64)
-    return Features(graph.add("Where", blank, np.array([*chain(*of_blanks)]), inside), refused)
+    inside = graph.cast(graph.add("And", lower, upper), dtype)
+    return Features(graph.add("Where", blank, np.array([*chain(*of_blanks)], dtype), inside), refused)
 
 
-def _piecewise(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Features:
+def _piecewise(graph: Graph, columns: Sequence[RawColumn], reading: Columns, dtype: Any) -> Features:
     encodings: list[Piecewise] = [column.encoding for column in columns]
     values, refused = _amounts(graph, columns, reading)
     widths = [len(encoding.mean) + encoding.indicator for encoding in encodings]
@@ -204,10 +205,11 @@ def _piecewise(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> 
         mean[every.stop : every.stop + encoding.indicator] = 1
     inside = graph.add("Div", graph.add("Sub", values, low), high - low)
     positions = graph.add("Clip", inside, np.float64(0), np.float64(1))
-    return Features(graph.add("Sub", graph.add("Where", blank, mean, positions), off), refused)
+    centred = graph.add("Sub", graph.add("Where", blank, mean, positions), off)
+    return Features(graph.cast(centred, dtype), refused)
 
 
-def _one_hot(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Features:
+def _one_hot(graph: Graph, columns: Sequence[RawColumn], reading: Columns, dtype: Any) -> Features:
     nothing, not_allowed = -1, -2
     places, start, widths = [], 0, []
     for name, encoding in columns:
@@ -225,17 +227,17 @@ def _one_hot(graph: Graph, columns: Sequence[RawColumn], reading: Columns) -> Fe
         start += width
     codes = graph.side_by_side(places)
     of_features = graph.add("Gather", codes, np.repeat(np.arange(len(widths)), widths), axis=1)
-    marks = graph.cast(graph.add("Equal", of_features, np.arange(start)), np.float64)
+    marks = graph.cast(graph.add("Equal", of_features, np.arange(start)), dtype)
     return Features(marks, graph.add("Equal", codes, np.int64(not_allowed)))
 
 
-ENCODINGS: Mapping[type, Callable[[Graph, Sequence[RawColumn], Columns], Features]] = {
+ENCODINGS: Mapping[type, Callable[[Graph, Sequence[RawColumn], Columns, Any], Features]] = {
     Scaled: _scaled,
     Binned: _binned,
     Piecewise: _piecewise,
     OneHot: _one_hot,
 }
-"""The features of the columns that have an encoding of this type: their inputs, and how tables are read."""
+"""The features of the columns that have an encoding of this type, by how tables are read and the model's precision."""
 
 
 def _linear(graph: Graph, block: Linear, parameters: Tree, features: str, shape: tuple[int, ...]) -> str:
@@ -460,10 +462,10 @@ def _phi(graph: Graph, silo: str, part: SiloModel, num_outputs: int) -> str:
         images = graph.input(f"{silo}/images", np.float64, part.feature_shape, IMAGES)
         flat = graph.add("Reshape", images, np.array([-1, prod(part.feature_shape)]))
         values, refused = _read(graph, flat, columns, part.columns)
-        written = [Features(_standardised(graph, values, columns), refused)]
+        written = [Features(_standardised(graph, values, columns, dtype), refused)]
     else:
-        written = [ENCODINGS[kind](graph, group, part.columns) for kind, group in groups.items()]
-    features = graph.cast(_in_order(graph, encodings, groups, [one.values for one in written]), dtype)
+        written = [ENCODINGS[kind](graph, group, part.columns, dtype) for kind, group in groups.items()]
+    features = _in_order(graph, encodings, groups, [one.values for one in written])
     if part.num_ones:
         features = graph.add("Pad", features, np.array([0, 0, 0, part.num_ones]), np.ones((), dtype))
     try:
