@@ -260,9 +260,9 @@ def _ensemble(graph: Graph, block: Ensemble, parameters: Tree, features: str, sh
         inputs = graph.add("Mul", rows, layer["input"]) if "input" in layer else rows
         products = graph.add("Mul", graph.add("MatMul", inputs, layer["weight"]), layer["output"])
         rows = graph.add("Relu", graph.add("Add", products, layer["bias"]))
-    last = np.asarray(parameters["slice"])
-    total = graph.add("MatMul", graph.add("Reshape", rows, np.array([-1, len(last)])), last)
-    return graph.add("Div", total, np.asarray(block.members, last.dtype))
+    # Not divided afterwards: onnxruntime would make a factor in float32 of it.
+    last = np.asarray(parameters["slice"]) / np.asarray(block.members, parameters["slice"].dtype)
+    return graph.add("MatMul", graph.add("Reshape", rows, np.array([-1, len(last)])), last)
 
 
 def _cnn(graph: Graph, block: Cnn, parameters: Tree, features: str, shape: tuple[int, ...]) -> str:
