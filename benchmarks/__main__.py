@@ -18,6 +18,7 @@ NAMES = (
     "evaluation",
     "loading",
     "defaults",
+    "blocks",
     "large",
     "start",
     "sweep",

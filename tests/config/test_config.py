@@ -163,3 +163,16 @@ def test_automatic_steps_refuse_what_moves_clients_otherwise_by_the_keys_that_sa
         plan(check_config({"data": {"source": "diabetes"}, "train": keys}))
     words = "step_size = 'auto' goes with plain local steps of the clients; give step_size a number, or leave this out"
     assert refused.value.problems == [f"{key}: {words}" for key in named]
+
+
+def test_ensembles_with_automatic_steps_stop_early_where_samples_are_held_out():
+    def chosen(**keys):
+        evaluate = check_config({"model": {"block": "ensemble"}, **keys}).evaluate
+        return evaluate.patience, evaluate.keep
+
+    assert chosen() == (10, "best")
+    assert chosen(model={"block": ["linear", "ensemble"]}) == (10, "best")
+    assert chosen(evaluate={"patience": 3, "keep": "last"}) == (3, "last")
+    assert chosen(evaluate={"holdout": 0.0}) == (None, "last")
+    assert chosen(train={"step_size": 0.1}) == (None, "last")
+    assert chosen(model={"block": "mlp"}) == (None, "last")

@@ -88,7 +88,13 @@ def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Se
             f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)
         ]
         raise ConfigError([f"{given}: {PLAIN_STEPS}" for given in changed])
-    return automatic(settings, variant, is_scalable=is_scalable(config), num_silos=config.num_silos)
+    return automatic(
+        settings,
+        variant,
+        is_scalable=is_scalable(config),
+        num_silos=config.num_silos,
+        are_ensembles={*config.block_names} == {"ensemble"},
+    )
 
 
 def is_scalable(config: Config) -> bool:

@@ -254,7 +254,8 @@ class TrainSection(Section):
     """What a sample counts in the loss by its class: "balanced", so that all classes count the same together, or a
     weight by class, 1 for those that are not named."""
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    """How a client's block follows its gradients; what the optimiser remembers lasts one round."""
+    """How a client's block follows its gradients. What the optimiser remembers lasts one round: an Adam that starts
+    over in every round costs networks much accuracy, and ``hub_optimizer = "adam"`` does not."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the step size falls: not at all, or to zero at the end of ``rounds``."""
     clip: PositiveFloat | None = None
@@ -305,20 +306,26 @@ class ExchangeSection(Section):
         return [f"exchange.{key} = {value!r}" for key, value in self.model_dump().items() if value != plain[key]]
 
 
+HOLDOUT, PATIENCE = 0.2, 10
+"""The defaults of ``evaluate.holdout``, and of ``evaluate.patience`` for ensembles."""
+
+
 class EvaluateSection(Section):
     """When and on what the global model is measured."""
 
     every: Positive = 5
     """Rounds between two evaluations of the global model."""
-    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    holdout: Annotated[float, Field(ge=0, lt=1)] = HOLDOUT
     """The fraction of samples that is held out from training."""
     stratify: bool = False
     """Hold out the same fraction of every class. Off by default: runs of earlier versions keep their samples."""
     patience: Positive | None = None
     """End the run when so many evaluations in a row gave no lower loss than the lowest before: of the held-out samples,
-    or of the training samples if none are held out."""
+    or of the training samples if none are held out. By default never; 10 for ensembles with ``train.step_size =
+    "auto"`` and held-out samples."""
     keep: KeepModel = "last"
-    """Which model stays: that of the last round, or of the evaluation with the lowest such loss."""
+    """Which model stays: that of the last round, or of the evaluation with the lowest such loss. By default the last
+    one; the best one for ensembles with ``train.step_size = "auto"`` and held-out samples."""
     alone: bool = False
     """Also train each silo without the others, and show in the report what joining gains."""
 
@@ -380,6 +387,22 @@ class Config(Section):
     evaluate: EvaluateSection = EvaluateSection()
     network: NetworkSection = NetworkSection()
     runtime: RuntimeSection = RuntimeSection()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _early_stopping(cls, keys: Any) -> Any:
+        """An ensemble with automatic steps stops early and keeps its best model, where samples are held out."""
+        if not isinstance(keys, Mapping):
+            return keys
+        model, train, evaluate = (keys.get(name, {}) for name in ("model", "train", "evaluate"))
+        if not all(isinstance(section, Mapping) for section in (model, train, evaluate)):
+            return keys
+        block, is_automatic = model.get("block"), train.get("step_size", STEP_SIZE) == AUTO
+        has_ensemble = block == "ensemble" or (isinstance(block, list) and "ensemble" in block)
+        if not (has_ensemble and is_automatic and evaluate.get("holdout", HOLDOUT)):
+            return keys
+        return {**keys, "evaluate": {"patience": PATIENCE, "keep": "best", **evaluate}}
+
     silos: list[SiloSection] = []
     """Silos by name, in place of ``federation.silos`` and ``federation.clients``."""
 

@@ -76,6 +76,9 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 """The parameters that are keys of the same name."""
 
 
+ENSEMBLE_HOLDOUT = 0.15
+"""The part that is held out for early stopping of ensembles, unless told otherwise."""
+
 Estimator = TypeVar("Estimator", bound=type)
 
 PARAMETERS = """Parameters
@@ -127,7 +130,8 @@ minibatches : {"fresh", "reused", "full"}, default="fresh"
 gradient : {"unbiased", "mean"}, default="unbiased"
     How a client averages over its rows of a minibatch: by the expected number of them, or by the actual one.
 optimizer : {"sgd", "momentum", "adam"}, default="sgd"
-    How a client's block follows its gradients. What the optimiser remembers lasts one round.
+    How a client's block follows its gradients. What the optimiser remembers lasts one round, so that networks learn
+    less from "adam" here than from ``hub_optimizer="adam"``.
 schedule : {"constant", "linear", "cosine"}, default="constant"
     How the step size falls until the last round.
 clip : float or None, default=None
@@ -158,15 +162,17 @@ standardize : bool, default=True
     Whether amounts, and the labels of a regression, are scaled to mean 0 and variance 1.
 rare : int, default=1
     Levels of a category with fewer training rows than this become one level, "other".
-holdout : float, default=0.0
-    The fraction of samples that are held out, for ``patience`` and the metrics in ``history_``.
+holdout : float or "auto", default="auto"
+    The fraction of samples that are held out, for ``patience`` and the metrics in ``history_``. "auto" is 0.15 for
+    ensembles with ``step_size="auto"``, which stop early, and else 0.
 evaluate_every : int, default=5
     Rounds between two evaluations of the model.
 patience : int or None, default=None
     Early stopping: end after so many evaluations in a row without a lower loss, of the held-out samples if there are
-    some.
-keep : {"last", "best"}, default="last"
-    Which model stays: that of the last round, or of the evaluation with the lowest loss.
+    some. None is 10 for ensembles with ``step_size="auto"`` and held-out samples, and else never.
+keep : {"auto", "last", "best"}, default="auto"
+    Which model stays: that of the last round, or of the evaluation with the lowest loss. "auto" is the best one for
+    ensembles with ``step_size="auto"`` and held-out samples, and else the last one.
 class_weight : dict, "balanced" or None, default=None
     How much the samples of each class count, by class. A regressor takes None only.
 dtype : {"float32", "float64"}, default="float32"
@@ -274,10 +280,10 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         alpha: float = 1.0,
         standardize: bool = True,
         rare: int = 1,
-        holdout: float = 0.0,
+        holdout: float | str = "auto",
         evaluate_every: int = 5,
         patience: int | None = None,
-        keep: str = "last",
+        keep: str = "auto",
         class_weight: str | Mapping[Any, float] | None = None,
         dtype: str = "float32",
         engine: str = "auto",
@@ -826,7 +832,15 @@ def _keys(parameters: Mapping[str, Any], loss: str) -> dict[str, Any]:
     }
     keys["model"]["loss"] = loss
     keys["train"]["batch_size"] = _plain(parameters["batch_size"])
-    keys["evaluate"]["every"] = _plain(parameters["evaluate_every"])
+    evaluate, block = keys["evaluate"], keys["model"]["block"]
+    evaluate["every"] = _plain(parameters["evaluate_every"])
+    if evaluate["holdout"] == AUTO:
+        has_ensemble = "ensemble" in ([block] if isinstance(block, str) else block)
+        evaluate["holdout"] = ENSEMBLE_HOLDOUT if has_ensemble and parameters["step_size"] == AUTO else 0.0
+    # A configuration chooses what it is not given.
+    for name, unset in (("patience", None), ("keep", AUTO)):
+        if evaluate[name] == unset:
+            del evaluate[name]
     return {**keys, "seed": _seed(parameters["random_state"]), "dtype": parameters["dtype"]}
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tdcd.blocks import Linear
+from tdcd.blocks import Ensemble, Linear
 from tdcd.blocks.base import Block
 from tdcd.config import Config, ModelSection
 from tdcd.config.losses import named_loss
@@ -303,7 +303,11 @@ def train(
     if is_named and is_scalable and settings.is_automatic:
         objective = replace(objective, l2=automatic_l2(objective.kind, federation.num_samples))
     settings, variant = automatic(
-        settings, variant or Variant(), is_scalable=is_scalable, num_silos=federation.num_silos
+        settings,
+        variant or Variant(),
+        is_scalable=is_scalable,
+        num_silos=federation.num_silos,
+        are_ensembles=all(isinstance(block, Ensemble) for block in chosen),
     )
     settings = settings.at(federation.num_samples)
     # As they are: NumPy's numbers are not those of a TOML file.

@@ -27,8 +27,11 @@ REACH = 0.01
 start."""
 MOST_SAMPLES = 1 << 20
 """Of a minibatch of scaled steps; up to so many, every sample is in each."""
-NETWORK_STEP, NETWORK_BATCH, ADAM_STEP = 0.1, 256, 3e-3
-"""Of other blocks: the clients' steps, the samples of a minibatch, and the hubs' steps."""
+NETWORK_STEP, ENSEMBLE_STEP = 0.05, 0.2
+"""The clients' steps of other blocks, and of ensembles, whose members share the loss of their mean: networks on
+piecewise columns are stable up to about twice as much."""
+NETWORK_BATCH, ADAM_STEP = 256, 3e-3
+"""Of other blocks: the samples of a minibatch, and the hubs' steps."""
 PLAIN_STEPS = (
     "step_size = 'auto' goes with plain local steps of the clients; give step_size a number, or leave this out"
 )
@@ -43,11 +46,14 @@ def automatic_l2(loss: Loss, num_samples: int) -> float:
     return (0.1 if loss.target == "amount" else 1.0) / num_samples
 
 
-def automatic(settings: Settings, variant: Variant, *, is_scalable: bool, num_silos: int) -> tuple[Settings, Variant]:
+def automatic(
+    settings: Settings, variant: Variant, *, is_scalable: bool, num_silos: int, are_ensembles: bool = False
+) -> tuple[Settings, Variant]:
     """The settings and the member of the family, with all that was left open chosen but the number of samples.
 
     Args:
         is_scalable: whether all blocks are linear, scores are sums, and the curvature of the loss has a bound.
+        are_ensembles: whether all blocks are ensembles.
 
     >>> settings, variant = automatic(Settings(), Variant(), is_scalable=True, num_silos=2)
     >>> settings.local_steps, settings.step_size, variant.hub_update.update.step_size
@@ -68,7 +74,8 @@ def automatic(settings: Settings, variant: Variant, *, is_scalable: bool, num_si
         # Optax is imported only where it is used.
         from tdcd.core.family.optimizers import HubOptimizer, direction  # noqa: PLC0415
 
-        steps, step_size, batch = (LOCAL_STEPS if steps == AUTO else steps), NETWORK_STEP, NETWORK_BATCH
+        steps, batch = (LOCAL_STEPS if steps == AUTO else steps), NETWORK_BATCH
+        step_size = ENSEMBLE_STEP if are_ensembles else NETWORK_STEP
         update = HubOptimizer(direction("adam"), ADAM_STEP)
     chosen = replace(
         settings,
