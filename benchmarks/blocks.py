@@ -1,8 +1,8 @@
 """Blocks of default settings beside boosted trees: test AUC or R2 and seconds, on tables cut into silos by subject.
 
 Rows by ``numpy.random.default_rng(0).permutation``: 64 % to train on, 16 % more for boosting, which stops early, and
-20 % to test. TDCD trains on the 64 % only, with four clients per silo. Tables are read from the folder that TDCD_DATA names;
-BLOCKS_TABLES names those to take, with commas between.
+20 % to test. TDCD trains on the 64 % only, with four clients per silo. Tables are read from the folder that TDCD_DATA
+names; BLOCKS_TABLES names those to take, with commas between.
 """
 
 import os
