@@ -7,12 +7,15 @@ import pytest
 
 from tdcd.compare import compare, network_of, num_runs, plan_all
 from tdcd.compare.comparison import parse_entries
-from tdcd.compare.tables import summary
+from tdcd.compare.tables import interactions, summary
 from tdcd.config import ConfigError, check_config
 from tdcd.core.codecs.quantised import Quantised, QuantisedChange
+from tdcd.core.family.heads import Pairs
 from tdcd.core.family.optimizers import ClientOptimizer
 from tdcd.core.family.overlap import Overlap
+from tdcd.core.variant import Variant
 from tdcd.pages.comparison import write_page
+from tdcd.records.run_folder import RunFolder
 from tdcd.training.run import run
 from tdcd.training.train import ledger_of, simulate
 
@@ -50,6 +53,42 @@ def test_keys_of_every_section_become_the_variant():
     assert isinstance(planned.variant.update, ClientOptimizer)
     tuned = only("tdcd,step_size=0.5,minibatches=reused,batch_size=16,gradient=mean").settings
     assert (tuned.step_size, tuned.minibatches, tuned.batch_size, tuned.gradient) == (0.5, "reused", 16, "mean")
+
+
+def test_a_head_is_an_entry_with_steps_of_its_own():
+    planned = only("tdcd,head=pairs,head_rank=3")
+    assert (planned.objective.combine, planned.config.model.head_rank) == (Pairs(3), 3)
+    assert (planned.settings, planned.variant) == (only("tdcd,head=hidden").settings, Variant())
+    # Steps that are scaled by curvature are of sums: with automatic steps a head takes those of networks.
+    automatic = check_config({**KEYS, "train": {"rounds": 6}})
+    plans = plan_all(automatic, ["tdcd,head=hidden"])
+    (scaled,), (headed,) = plans.values()
+    assert (scaled.settings.local_steps, headed.settings.local_steps) == (1, 10)
+    assert (headed.config.train.rounds, headed.objective.l2) == (6, scaled.objective.l2)
+
+
+def test_what_a_head_gains_is_told_with_an_interval(tmp_path):
+    config = check_config({**KEYS, "evaluate": {"every": 6, "holdout": 0.5}})
+    for seeds in (1, 3):
+        plans = plan_all(config, ["tdcd,head=pairs", "tdcd,overlap=1"], seeds=seeds)
+        comparison = compare(plans, NETWORK, tmp_path / str(seeds), step_seconds=0.003)
+        tested, margin = interactions(comparison)
+        assert tested == RunFolder(comparison.tdcd.run.path).subsets()["interactions"]["words"]
+        assert tested.startswith(("No interaction between silos was found", "Columns of silo1 and silo2"))
+        gains = [
+            with_head.final.metrics["test"]["r2"] - without.final.metrics["test"]["r2"]
+            for without, with_head in zip(comparison.tdcd.runs, comparison.contenders[1].runs, strict=True)
+        ]
+        assert margin.startswith(f"tdcd, head=pairs changes the held-out R² by {np.mean(gains):+.4f}")
+        if seeds == 1:
+            assert margin.endswith(", with one seed; --seeds 5 gives an interval.")
+        else:
+            half = 4.302653 * np.std(gains, ddof=1) / 3**0.5
+            low, high = np.mean(gains) - half, np.mean(gains) + half
+            assert f"(95 % interval {low:+.4f} to {high:+.4f}, 3 seeds): " in margin
+        page = write_page(comparison, tmp_path / str(seeds)).read_text()
+        assert margin in page
+        assert json.loads((tmp_path / str(seeds) / "compare.json").read_text())["interactions"] == [tested, margin]
 
 
 @pytest.mark.parametrize(("steps", "rounds", "every"), [(2, 12, 4), (1, 24, 8), (8, 3, 1), (5, 5, 2), (100, 1, 1)])

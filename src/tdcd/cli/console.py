@@ -203,9 +203,11 @@ def _number(value: float | None) -> str:
 
 def show_comparison(console: Console, comparison: "Comparison", page: Path) -> None:
     """How the algorithms did, what joining gains each silo, and where the page is."""
-    from tdcd.compare.tables import costs, joined, joining, summary
+    from tdcd.compare.tables import costs, interactions, joined, joining, summary
 
     console.print(_table(summary(comparison)), "", _table(costs(comparison)), "", sep="\n")
+    for sentence in interactions(comparison):
+        console.print(sentence, "", sep="\n", highlight=False)
     if comparison.joined:
         console.print(_table(joined(comparison)))
         console.print("scikit-learn needs all raw data in one place: only a trial has that.\n", highlight=False)

@@ -20,10 +20,12 @@ from tdcd.compare.prediction import Prediction, predict
 from tdcd.compare.running import num_runs, run_entries
 from tdcd.compare.scikit_learn import MODELS, JoinedModel, fit_all, joined_plan
 from tdcd.config import Config, ConfigError, LinkSection, NetworkSection, check_config
-from tdcd.config.members import variant_of, with_steps
+from tdcd.config.losses import combine_of
+from tdcd.config.members import is_scalable, variant_of, with_steps
 from tdcd.config.resolve import Plan, settings_of
 from tdcd.config.schema import ExchangeSection, TrainSection
 from tdcd.core.network import Link, Network, preset
+from tdcd.core.settings import AUTO
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RecordedRun
 from tdcd.simulation.simulate import Simulation
@@ -36,6 +38,7 @@ NOT_VARIED = ("algorithm", "silo", "rounds", "folder", "precision", "engine")
 SECTIONS = {
     **{key: "train" for key in TrainSection.model_fields if key not in NOT_VARIED},
     **dict.fromkeys(ExchangeSection.model_fields, "exchange"),
+    **dict.fromkeys(("head", "head_units", "head_rank"), "model"),
 }
 """The keys that a variant may change, and the section that each is in."""
 CLIENTS, PERIOD = "clients", "period."
@@ -115,6 +118,9 @@ def changed_plan(planned: Plan, entry: Entry) -> Plan:
             _set_clients(keys, value, where)
         else:
             keys[SECTIONS[key]][key] = value
+    if planned.config.train.is_automatic and is_scalable(planned.config) and keys["model"]["head"] != "sum":
+        # Steps that are scaled by curvature are of sums; a head takes those of networks, for as many rounds.
+        keys["train"] |= {"local_steps": AUTO, "batch_size": AUTO, "minibatches": "fresh"}
     config = _as_many_steps(check_config(keys, where), planned.config)
     settings = settings_of(config)
     try:
@@ -123,7 +129,8 @@ def changed_plan(planned: Plan, entry: Entry) -> Plan:
         raise ConfigError([f"train.{error}"], where) from None
     settings, variant = with_steps(config, settings, variant_of(config))
     settings = settings.at(planned.federation.num_samples)
-    changed = planned._replace(config=config, settings=settings, variant=variant)
+    objective = replace(planned.objective, combine=combine_of(config.model))
+    changed = planned._replace(config=config, settings=settings, variant=variant, objective=objective)
     if config.client_counts == planned.config.client_counts:
         return changed
     split = plan_again(config, planned.execution.devices)
@@ -174,10 +181,8 @@ def _as_many_steps(config: Config, before: Config) -> Config:
 def computes_alike(planned: Plan, tdcd: Plan) -> bool:
     """Whether a client's phi and local steps are the same work."""
     settings = replace(planned.settings, step_size=tdcd.settings.step_size)
-    return planned.federation is tdcd.federation and (settings, planned.variant.update) == (
-        tdcd.settings,
-        tdcd.variant.update,
-    )
+    same_phi = planned.federation is tdcd.federation and planned.objective.combine == tdcd.objective.combine
+    return same_phi and (settings, planned.variant.update) == (tdcd.settings, tdcd.variant.update)
 
 
 def time_rounds(

@@ -7,6 +7,7 @@ from tdcd.compare.comparison import Comparison, Contender
 from tdcd.compare.scikit_learn import NEEDS
 from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
+from tdcd.records.run_folder import RunFolder
 
 NOTHING = "–"
 LOWER_IS_BETTER = ("loss", "rmse", "deviance", "mae")
@@ -163,3 +164,36 @@ def _signed(value: float | None) -> str:
     if value is None:
         return figure(None)
     return ("+" if value > 0 else "−" if value < 0 else "") + figure(abs(value))
+
+
+CONFIDENCE = 0.95
+MARGINS = ("auc", "r²", "r2", "d²", "d2", "accuracy")
+"""How the names of the metrics end in which a head's margin is told: the first that there is."""
+
+
+def interactions(comparison: Comparison) -> list[str]:
+    """Sentences on interactions between silos: what the test on TDCD's run says, and what heads gain or lose."""
+    found = RunFolder(comparison.tdcd.run.path).subsets().get("interactions", {})
+    tested = [str(found["words"])] if "words" in found else []
+    head = comparison.tdcd.run.config["model"].get("head", "sum")
+    others = [one for one in comparison.together if one.run.config["model"].get("head", "sum") != head]
+    return tested + [_margin(comparison.tdcd, other) for other in others]
+
+
+def _margin(tdcd: Contender, other: Contender) -> str:
+    """What another head changes of a held-out metric, with the same seeds."""
+    ours, theirs = over_seeds(tdcd), over_seeds(other)
+    name = next((name for end in MARGINS for name in ours if name.lower().endswith(end)), "train loss")
+    if len(ours[name]) != len(tdcd.runs) or len(theirs.get(name, [])) != len(tdcd.runs):
+        return f"{other.title}: some of its runs, or of those of tdcd, have no {name} to compare."
+    gains = [gain(name, mine, its) or 0.0 for mine, its in zip(ours[name], theirs[name], strict=True)]
+    average = statistics.fmean(gains)
+    words = f"{other.title} changes the {name} by {average:+.4f}"
+    if len(gains) == 1:
+        return f"{words}, with one seed; --seeds 5 gives an interval."
+    from scipy.special import stdtrit  # noqa: PLC0415  (slow to import)
+
+    half = float(stdtrit(len(gains) - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(gains) / len(gains) ** 0.5
+    low, high = average - half, average + half
+    verdict = "it pays" if low > 0 else "it costs accuracy" if high < 0 else "that may be chance"
+    return f"{words} (95 % interval {low:+.4f} to {high:+.4f}, {len(gains)} seeds): {verdict}."

@@ -14,7 +14,6 @@ from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.losses import Loss
 from tdcd.core.settings import LOCAL_STEPS, Settings
-from tdcd.core.update import Sgd
 from tdcd.core.variant import Variant
 from tdcd.core.words import there_are
 
@@ -82,7 +81,7 @@ def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Se
         )
     if train.algorithm == "hierarchical-sgd":
         raise ConfigError([f"train.algorithm = 'hierarchical-sgd': {where} is of hubs without a centre; give a number"])
-    if type(variant.update) is not Sgd:
+    if not variant.takes_plain_steps:
         plain, keys = TrainSection(), ("variant", "optimizer", "schedule", "clip")
         changed = [
             f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tdcd.compare.baselines import BASELINES
 from tdcd.compare.comparison import Comparison, Contender
 from tdcd.compare.scikit_learn import MODELS, JoinedModel
-from tdcd.compare.tables import costs, figures, gain, joined, joining, means, summary, titled
+from tdcd.compare.tables import costs, figures, gain, interactions, joined, joining, means, summary, titled
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import Curve, line_figure
@@ -27,6 +27,7 @@ VARIANTS = {
     "protect": "Hubs learn only the sum of the other silos' phi, in fixed point.",
     "participation": "Only this part of every silo's clients, drawn again each time, answers in a round.",
     "clients": "The rows of every silo are with so many clients.",
+    "head": "Scores are made of the sum of phi by a head, which sees columns of several silos together.",
     "protect_blocks": "Hubs learn only the weighted sum of their clients' blocks, in fixed point.",
 }
 """What a key makes of TDCD, in words."""
@@ -97,6 +98,8 @@ def _summary(comparison: Comparison) -> Iterator[html.Html]:
             "algorithms."
         )
     yield html.table(*summary(comparison), numbers=True)
+    for sentence in interactions(comparison):
+        yield html.paragraph(sentence)
 
 
 def _without_steps(comparison: Comparison) -> str:
@@ -260,6 +263,7 @@ def numbers(comparison: Comparison) -> dict[str, Any]:
         "data": comparison.tdcd.run.federation.name,
         "network": {name: vars(link) for name, link in vars(comparison.network).items()},
         "slower": dict(comparison.slower),
+        "interactions": interactions(comparison),
         "runs": {contender.label: _entry(contender, comparison.levels) for contender in comparison.contenders},
         "scikit_learn": {model.label: _model(model) for model in comparison.joined},
         "joining": {

@@ -486,6 +486,8 @@ def _parts(run: RecordedRun, found: Mapping[str, Any]) -> Iterator[Html]:
         span = min(gain for _, gain in gains), max(gain for _, gain in gains)
         drawing = signed_bars(gains, f"How much larger the loss is without a silo: {words}", span)
         yield html.figures([(drawing, f"How much larger the {split} loss is without a silo")])
+    if "interactions" in found:
+        yield html.paragraph(str(found["interactions"]["words"]))
     table = _table(run, names, found["subsets"], split)
     yield table if len(found["subsets"]) <= MOST_ROWS else html.folded("The figures of all subsets of silos", table)
 

@@ -309,7 +309,8 @@ class RunFolder:
             subsets: ``silos``, all of them in order; ``silo_dropout``, the run's; ``samples``, ``"test"`` or
                 ``"train"``: of which the figures are; ``mean_phi`` and ``stand_in``, by silo ``[C]`` numbers each, its
                 mean phi over the training samples and what takes its place where it is missing; ``subsets``, for each
-                its ``silos``, their ``loss`` and ``metrics``.
+                its ``silos``, their ``loss`` and ``metrics``; ``interactions``, see
+                :func:`tdcd.prediction.interactions.interactions_of`.
         """
         write_json(self.subsets_file, subsets)
 

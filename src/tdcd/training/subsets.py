@@ -15,6 +15,7 @@ from tdcd.core.variant import Variant
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
+from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.scores import StandIns
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.metrics import metrics
@@ -65,7 +66,10 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
         mean = float(weighted_mean(losses, weights)) + penalty
         return mean, metrics(objective.loss, objective.scores(scores), truth, scale, objective.label_epsilon)
 
-    folder.write_subsets(describe_subsets(known, dropout.rate, dropped, measure, objective.combine))
+    found = describe_subsets(known, dropout.rate, dropped, measure, objective.combine)
+    only_sums = trained.variant.summed_phi is not None
+    tested = interactions_of(known, HeldOut(truth, weights, scale), objective, only_sums=only_sums)
+    folder.write_subsets({**found, "interactions": tested})
 
 
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
@@ -77,8 +81,7 @@ def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | No
     if not rate:
         three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
         stand_in = trained.objective.combine.stand_in
-        values = {one[2].name: stand_in(_phi_of(*one, trained.hosts)[0]) for one in three}
-        return StandIns({silo: value.tolist() for silo, value in values.items()})
+        return StandIns({one[2].name: stand_in(_phi_of(*one, trained.hosts)[0]).tolist() for one in three})
     values = {silo: [float(one) for one in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
     return StandIns(values, rate)
 

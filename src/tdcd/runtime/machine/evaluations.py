@@ -18,6 +18,7 @@ from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
 from tdcd.core.trees import named_leaves
+from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.subsets import Phis, describe_subsets
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
@@ -183,7 +184,14 @@ class Records:
         def measure(found: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
             return compute.figures(found, is_held_out, scores.penalty, absent)
 
-        return describe_subsets(known, self.job.variant.dropout.rate, dropped, measure, self.job.combine)
+        described = describe_subsets(known, self.job.variant.dropout.rate, dropped, measure, self.job.combine)
+        kept, samples = slice(None) if absent is None else ~absent, compute.sample_index
+        weights = samples.weights_at(samples.held_out == is_held_out)
+        labels = samples.test_labels if is_held_out else samples.train_labels
+        rows = HeldOut(labels[kept], None if weights is None else weights[kept], samples.known.label_scale)
+        there = known._replace(measured={group: phi[kept] for group, phi in known.measured.items()})
+        only_sums = self.job.variant.summed_phi is not None
+        return {**described, "interactions": interactions_of(there, rows, compute.objective, only_sums=only_sums)}
 
     def _by_silo(
         self, what: Literal["train", "test"], round_index: int, parts: Sequence[Arrays]
