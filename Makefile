@@ -9,7 +9,7 @@
 
 PYTHON ?= python3
 VENV := .venv
-# What the tests need besides the package; EXTRAS=dev,torch runs the PyTorch bridge's tests too.
+# What the tests need besides the package; EXTRAS=dev,torch runs the tests of PyTorch blocks too.
 EXTRAS ?= dev
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1

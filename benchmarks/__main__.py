@@ -15,6 +15,7 @@ NAMES = (
     "cnn",
     "wide",
     "ensemble",
+    "torch_block",
     "evaluation",
     "loading",
     "defaults",

@@ -72,7 +72,7 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(tmp_path):
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A configuration with its module beside it, and a working directory elsewhere with one that does not fit."""
-    pytest.importorskip("torch", reason="the PyTorch bridge needs the extra tdcd[torch]")
+    pytest.importorskip("torch", reason="PyTorch blocks need the extra tdcd[torch]")
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     for folder, width in ((home, 15), (elsewhere, 20)):
         folder.mkdir()

@@ -137,10 +137,6 @@ def test_folders_that_cannot_be_checked_are_refused(folders, tmp_path):
     (zero / "config.toml").write_text(settings.replace("local_steps = 5", "local_steps = 0"))
     refuse(zero, "train.local_steps = 0: must be greater than or equal to 1", ConfigError)
 
-    torch = copied(folders / "small", tmp_path / "torch")
-    (torch / "config.toml").write_text(settings.replace('block = "linear"', 'block = "torch"\nmodule = "mine:make"'))
-    refuse(torch, "model.block = 'torch': Theorem 1's constants need second derivatives, which torch", ConfigError)
-
     adam = copied(folders / "small", tmp_path / "adam")
     (adam / "config.toml").write_text(settings.replace('optimizer = "sgd"', 'optimizer = "adam"'))
     refuse(

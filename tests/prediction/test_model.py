@@ -119,7 +119,7 @@ def test_a_file_is_written_where_it_can_be_and_refused_where_it_cannot(trained, 
 
 
 def test_a_module_of_a_script_cannot_be_kept_in_a_file(trained, tmp_path):
-    pytest.importorskip("torch", reason="the PyTorch bridge needs the extra tdcd[torch]")
+    pytest.importorskip("torch", reason="PyTorch blocks need the extra tdcd[torch]")
     from tdcd.blocks.torch import TorchBlock
 
     def make():

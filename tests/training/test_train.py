@@ -186,7 +186,7 @@ def test_bad_arguments_are_refused():
 
 
 def test_a_torch_module_runs_from_the_configuration(tmp_path, monkeypatch):
-    pytest.importorskip("torch", reason="the PyTorch bridge needs the extra tdcd[torch]")
+    pytest.importorskip("torch", reason="PyTorch blocks need the extra tdcd[torch]")
     layers = "nn.Linear(15, 4), nn.ReLU(), nn.Linear(4, 1, bias=False)"
     (tmp_path / "my_modules.py").write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
     monkeypatch.syspath_prepend(tmp_path)

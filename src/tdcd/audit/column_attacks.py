@@ -105,8 +105,6 @@ class ColumnAttacks:
             thetas = np.stack([np.asarray(seen.blocks[t]["weight"], np.float64) for t in moments])
             found = rows_of_linear(seen.phi[:, moments], thetas, seen.noise[moments], mean, spread)
             return self._finding(line, seen, silo, variance_explained(columns, found))
-        if type(block).__name__ == "TorchBlock":
-            return self._not_played(line, seen, silo, "the attack differentiates the block, and PyTorch's are opaque")
         chosen = [moments[at] for at in np.unique(np.linspace(0, len(moments) - 1, MOST_MOMENTS).astype(int))]
         phi, blocks = seen.phi[:MOST_ROWS, chosen], [seen.blocks[t] for t in chosen]
         found = rows_of_block(phi, blocks, block.phi, seen.noise[chosen], mean, spread, shape)

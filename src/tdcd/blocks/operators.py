@@ -3,9 +3,9 @@
 Every function has the arguments of the ATen operator of its name. Gradients are PyTorch's, also where there is a
 choice: at the corner of a ReLU, among equal numbers under a maximum, at the ends of a clamp.
 
-Images are ``[rows, channels, height, width]`` in PyTorch. The operators of :data:`SPATIAL` get and give them as ``[rows, height,
-width, channels]``, in which convolutions are products of matrices, and :data:`ELEMENTWISE` ones keep that layout. So a
-network of convolutions transposes its images once, not in every layer.
+Images are ``[rows, channels, height, width]`` in PyTorch. The operators of :data:`SPATIAL` get and give them as
+``[rows, height, width, channels]``, in which convolutions are products of matrices, and those of :data:`ELEMENTWISE`
+keep that layout. So a network of convolutions transposes its images once, not in every layer.
 """
 
 import math
@@ -70,7 +70,7 @@ def scaled_dot_product_attention(
         scores, seen = scores + attn_mask, attn_mask != -jnp.inf
     if seen is None:
         return jax.nn.softmax(scores, axis=-1) @ value
-    shares = jax.nn.softmax(jnp.where(seen, scores, jnp.finfo(scores.dtype).min), axis=-1)
+    shares = jax.nn.softmax(jnp.where(seen, scores, _limits(scores).min), axis=-1)
     return jnp.where(seen, shares, 0) @ value
 
 
@@ -78,8 +78,12 @@ def embedding(weight: Array, indices: Array, padding_idx: int = -1, *_: Any) -> 
     """Rows of a table; the gradient of the row ``padding_idx`` is zero."""
     if padding_idx >= 0:
         weight = jnp.where((jnp.arange(len(weight)) == padding_idx)[:, None], jax.lax.stop_gradient(weight), weight)
-    # An index that the table does not have: JAX would take the last row without a word.
-    return jnp.take(weight, indices, axis=0, mode="fill", fill_value=jnp.nan)
+    # PyTorch refuses an index that the table does not have. JAX would take another row without a word.
+    return weight.at[jnp.where(indices < 0, len(weight), indices)].get(mode="fill", fill_value=jnp.nan)
+
+
+def _limits(array: Array) -> Any:
+    return jnp.finfo(array.dtype)  # type: ignore[no-untyped-call]
 
 
 # Images, channels last.
@@ -160,8 +164,8 @@ def max_pool(
         raise UnsupportedError("ceil_mode=True")
     if kernel == stride == (2, 2) and {*padding} == {0} and {*dilation} == {1}:
         return pool(images)
-    low = -jnp.inf if jnp.issubdtype(images.dtype, jnp.floating) else jnp.iinfo(images.dtype).min
-    images = jnp.pad(images, [(0, 0), *((margin, margin) for margin in padding), (0, 0)], constant_values=low)
+    margins = [(0, 0), *((margin, margin) for margin in padding), (0, 0)]
+    images = jnp.pad(images, margins, constant_values=-jnp.inf)
     return _first_largest(_taps(images, kernel, stride, dilation))
 
 
@@ -203,7 +207,9 @@ def adaptive_avg_pool(images: Array, output_size: Sequence[int]) -> Array:
 def adaptive_max_pool(images: Array, output_size: Sequence[int]) -> tuple[Array, None]:
     """The largest of as many windows as there shall be outputs; where they were has no use in a score."""
     rows = []
-    windows = [_windows(size, n) for size, n in zip(images.shape[1:-1], _each(output_size, images.ndim - 2), strict=True)]
+    windows = [
+        _windows(size, n) for size, n in zip(images.shape[1:-1], _each(output_size, images.ndim - 2), strict=True)
+    ]
     for window in product(*windows):
         pixels = product(*(range(begin, end) for begin, end in window))
         rows.append(_first_largest([images[(slice(None), *pixel)] for pixel in pixels]))
@@ -279,9 +285,7 @@ def _each(sizes: Sequence[int] | int, length: int) -> tuple[int, ...]:
     return sizes * length if len(sizes) == 1 else sizes
 
 
-def _margins(
-    padding: Sequence[int] | str, kernel: Sequence[int], dilation: Sequence[int]
-) -> list[tuple[int, int]]:
+def _margins(padding: Sequence[int] | str, kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]]:
     if padding == "valid":
         return [(0, 0)] * len(kernel)
     if padding == "same":
@@ -293,16 +297,15 @@ def _margins(
 def _taps(images: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[Array]:
     """Per place of the kernel, the pixels that it meets: ``[rows, *places, channels]`` each."""
     sizes = images.shape[1:-1]
-    places = [(size - step * (taps - 1) - 1) // skip + 1 for size, taps, skip, step in zip(sizes, kernel, stride, dilation, strict=True)]
+    places = [
+        (size - step * (taps - 1) - 1) // skip + 1
+        for size, taps, skip, step in zip(sizes, kernel, stride, dilation, strict=True)
+    ]
     found = []
     for tap in product(*map(range, kernel)):
         begins = [step * index for index, step in zip(tap, dilation, strict=True)]
         ends = [begin + skip * (count - 1) + 1 for begin, skip, count in zip(begins, stride, places, strict=True)]
-        found.append(
-            jax.lax.slice(
-                images, (0, *begins, 0), (len(images), *ends, images.shape[-1]), (1, *stride, 1)
-            )
-        )
+        found.append(jax.lax.slice(images, (0, *begins, 0), (len(images), *ends, images.shape[-1]), (1, *stride, 1)))
     return found
 
 
@@ -335,10 +338,12 @@ def layer_norm(
     return _affine(centred * jax.lax.rsqrt(jnp.square(centred).mean(axes, keepdims=True) + eps), weight, bias)
 
 
-def rms_norm(array: Array, normalized_shape: Sequence[int], weight: Array | None = None, eps: float | None = None) -> Array:
+def rms_norm(
+    array: Array, normalized_shape: Sequence[int], weight: Array | None = None, eps: float | None = None
+) -> Array:
     """Divided by the root of the mean square over the last axes."""
     axes = tuple(range(-len(normalized_shape), 0))
-    eps = float(jnp.finfo(array.dtype).eps) if eps is None else eps
+    eps = float(_limits(array).eps) if eps is None else eps
     return _affine(array * jax.lax.rsqrt(jnp.square(array).mean(axes, keepdims=True) + eps), weight, None)
 
 
@@ -461,7 +466,11 @@ def convert(array: Array, dtype: Any = None, *_: Any) -> Array:
 
 
 def _over(dim: Any) -> Any:
-    return None if dim is None or (not isinstance(dim, int) and len(dim) == 0) else (dim if isinstance(dim, int) else tuple(dim))
+    return (
+        None
+        if dim is None or (not isinstance(dim, int) and len(dim) == 0)
+        else (dim if isinstance(dim, int) else tuple(dim))
+    )
 
 
 def sum_(array: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
@@ -629,7 +638,9 @@ def slice_(array: Array, dim: int = 0, start: int | None = None, end: int | None
     return array[tuple(index)]
 
 
-def slice_scatter(array: Array, part: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
+def slice_scatter(
+    array: Array, part: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Array:
     """Other numbers at some places along an axis."""
     index: list[Any] = [slice(None)] * array.ndim
     index[dim] = slice(start, end, step)
@@ -652,19 +663,20 @@ def index_(array: Array, indices: Sequence[Array | None]) -> Array:
     """Places by arrays of indices."""
     if any(index is not None and index.dtype == bool for index in indices):
         raise UnsupportedError("a choice of places whose number depends on the data")
-    return array[tuple(slice(None) if index is None else index for index in indices)]
+    # An index that is too large gives what is not a number, where PyTorch stops.
+    return array.at[tuple(slice(None) if index is None else index for index in indices)].get(mode="fill")
 
 
 def index_select(array: Array, dim: int, index: Array) -> Array:
     """Places along an axis by an array of indices."""
-    return jnp.take(array, index, axis=dim)
+    return index_(array, [*[None] * (dim % array.ndim), index])
 
 
 def gather(array: Array, dim: int, index: Array) -> Array:
     """A place along an axis for each of the others."""
     grid = list(jnp.meshgrid(*(jnp.arange(size) for size in index.shape), indexing="ij"))
     grid[dim] = index
-    return array[tuple(grid)]
+    return array.at[tuple(grid)].get(mode="fill")
 
 
 def pad(array: Array, sizes: Sequence[int], value: float = 0) -> Array:
@@ -722,9 +734,9 @@ def full_like(array: Array, value: Any, dtype: Any = None) -> Array:
     return jnp.full(array.shape, value, array.dtype if dtype is None else dtype)
 
 
-def arange(*bounds: Any, dtype: Any = None) -> Array:
+def arange(start: Any, end: Any = None, step: Any = 1, dtype: Any = None) -> Array:
     """Numbers in steps."""
-    return jnp.arange(*bounds, dtype=dtype)
+    return jnp.arange(start, end, step, dtype=dtype)
 
 
 def _whole(array: Array, *_: Any) -> Array:

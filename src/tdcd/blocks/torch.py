@@ -6,7 +6,7 @@ of JAX like any other: compiled, mapped over clients, differentiated, on any dev
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -53,20 +53,23 @@ class TorchBlock:
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """The parameters, by name, of a module made with PyTorch's generator seeded from ``key``."""
-        module = _made(self.make, int(jax.random.bits(key)))
+        seed = int(jax.random.bits(key))
+        module = _made(self.make, seed)
         outputs = _outputs(module, feature_shape)
         if outputs != (num_outputs,):
             raise ValueError(
                 f"the module maps a sample of shape {feature_shape} to {outputs}, but the task needs ({num_outputs},): "
                 f"give its last layer {counted(num_outputs, 'output')}"
             )
+        again = _constants(_made(self.make, seed ^ 1))
         for name, value in _constants(module).items():
-            same = _program(self.make, feature_shape, value.dtype.name if value.dtype.kind == "f" else "float32")
-            if not np.array_equal(value, same.constants.get(name, value)):
+            if not np.array_equal(value, again[name]):
                 raise ValueError(
                     f"the module's '{name}' is not trained, and has other values whenever the module is made: "
                     "parties would not have the same model. Draw it from a generator with a fixed seed, or load it"
                 )
+        # Whatever cannot be exported is refused here.
+        _program(self.make, tuple(feature_shape), "float32")
         return {name: jnp.array(value) for name, value in _trained(module).items()}
 
     def phi(self, block: Tree, features: Array) -> Array:
@@ -108,7 +111,7 @@ def _made(make: "Callable[[], nn.Module]", seed: int) -> Any:
             )
     if not _trained(module):
         raise ValueError("the module has no parameters to train: all of them are frozen, or there are none")
-    return module.eval()
+    return module.cpu().eval()
 
 
 def _trained(module: Any) -> dict[str, NDArray[Any]]:
@@ -127,7 +130,7 @@ def _outputs(module: Any, feature_shape: tuple[int, ...]) -> tuple[int, ...]:
     torch = _torch()
     try:
         with torch.no_grad():
-            return tuple(module(torch.zeros(1, *feature_shape)).shape[1:])
+            scores = module(torch.zeros(1, *feature_shape))
     except RuntimeError as error:
         layers = (getattr(layer, "in_features", None) for layer in module.modules())
         width = next((width for width in layers if width is not None), None)
@@ -137,6 +140,9 @@ def _outputs(module: Any, feature_shape: tuple[int, ...]) -> tuple[int, ...]:
                 f"first layer {counted(feature_shape[0], 'input')}"
             ) from None
         raise ValueError(f"the module does not take a sample of shape {feature_shape}: {error}") from None
+    if not isinstance(scores, torch.Tensor):
+        raise ValueError(f"the module returns a {type(scores).__name__}, not an array of scores")
+    return tuple(scores.shape[1:])
 
 
 class _Program(NamedTuple):
@@ -145,7 +151,7 @@ class _Program(NamedTuple):
     graph: Any
     """Of ``torch.fx``."""
     inputs: Mapping[str, str]
-    """Parameters, buffers and constants by the names of the graph's inputs; the features are the input that is not here."""
+    """Parameters, buffers and constants by the names of the graph's inputs; the features are no part of it."""
     constants: Mapping[str, NDArray[Any]]
 
     def run(self, block: Tree, features: Array) -> Array:
@@ -173,6 +179,10 @@ class _ChannelsLast(NamedTuple):
 def _logical(value: Any) -> Any:
     """An array as PyTorch sees it."""
     return jnp.moveaxis(value.array, -1, 1) if isinstance(value, _ChannelsLast) else value
+
+
+def _bare(value: Any) -> Any:
+    return value.array if isinstance(value, _ChannelsLast) else value
 
 
 def _channels_last(value: Any) -> Any:
@@ -208,24 +218,33 @@ _WITHOUT_MEANING = {"layout", "device", "pin_memory", "memory_format", "non_bloc
 """Arguments that say where numbers are, not what they are."""
 _CHECKS = {"_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size"}
 """Operators that only check what exporting has settled."""
-_AS_ANOTHER = {"max.other", "min.other", "max.unary_out", "var.default", "std.default", "where.default", "softmax.Dimname"}
+_AS_ANOTHER = {
+    "max.other",
+    "min.other",
+    "max.unary_out",
+    "var.default",
+    "std.default",
+    "where.default",
+    "softmax.Dimname",
+}
 """Forms of an operator whose arguments mean something else: PyTorch writes them as other operators."""
 
 
 def _called(name: str, arguments: list[Any], options: dict[str, Any]) -> Any:
     if name in ELEMENTWISE:
-        arrays = [value for value in [*arguments, *options.values()] if isinstance(value, _ChannelsLast | Array)]
-        wide = [value for value in arrays if isinstance(value, _ChannelsLast) or value.ndim]
-        if wide and all(isinstance(value, _ChannelsLast) and value.array.ndim == wide[0].array.ndim for value in wide):
-            bare = [value.array if isinstance(value, _ChannelsLast) else value for value in arguments]
-            return _ChannelsLast(ELEMENTWISE[name](*bare, **options))
+        values = [*arguments, *options.values()]
+        images = [value.array for value in values if isinstance(value, _ChannelsLast)]
+        others = [value for value in values if isinstance(value, Array) and value.ndim]
+        if images and not others and len({image.ndim for image in images}) == 1:
+            options = {name: _bare(value) for name, value in options.items()}
+            return _ChannelsLast(ELEMENTWISE[name](*map(_bare, arguments), **options))
     elif name in SPATIAL:
         first, *rest = arguments
-        images = _channels_last(first)
+        last = _channels_last(first)
         rank = int(name[-2]) if name[-1] == "d" else None
-        if rank is not None and images.ndim != rank + 2:
-            raise UnsupportedError(f"images of shape {images.shape}, without an axis of rows,")
-        result = SPATIAL[name](images, *rest, **options)
+        if rank is not None and last.ndim != rank + 2:
+            raise UnsupportedError(f"images of shape {last.shape}, without an axis of rows,")
+        result = SPATIAL[name](last, *map(_logical, rest), **options)
         return [_ChannelsLast(result[0])] if isinstance(result, tuple) else _ChannelsLast(result)
     function = ELEMENTWISE.get(name) or OTHERS[name]
     plain = [[_logical(part) for part in value] if isinstance(value, list) else _logical(value) for value in arguments]
@@ -265,7 +284,8 @@ def _plain(value: Any) -> Any:
 
 def _dtype(dtype: Any) -> Any:
     """With 32 bits for 64, where JAX has no more."""
-    return jax.dtypes.canonicalize_dtype(str(dtype).removeprefix("torch."))
+    name = str(dtype).removeprefix("torch.")
+    return jnp.dtype(name if jnp.result_type(float) == jnp.float64 else name.replace("64", "32"))
 
 
 def _operator_name(target: Any) -> str | None:
@@ -300,13 +320,13 @@ def _program(make: "Callable[[], nn.Module]", feature_shape: tuple[int, ...], dt
         signature = exported.graph_signature
         if changed := [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]:
             raise ValueError(
-                f"the module changes '{changed[0]}' when it is called: a block is a function of its parameters and features"
+                f"the module changes '{changed[0]}' when it is called: a block is a function of parameters and features"
             )
         for node in exported.graph.nodes:
             if node.op == "call_function" and not _is_known(node.target):
                 raise ValueError(
-                    f"{_place(node)} has no counterpart in JAX here: write it with other operators (docs/pytorch.md has the "
-                    "list), or write the block in JAX (examples/own_block.py)"
+                    f"{_place(node)} has no counterpart in JAX here: write it with other operators, listed in "
+                    "docs/pytorch.md, or write the block in JAX, as in examples/own_block.py"
                 )
         # Parameters that layers share have one name in the block, and several in the graph.
         first = {id(value): name for name, value in reversed([*module.named_parameters()])}
@@ -316,14 +336,18 @@ def _program(make: "Callable[[], nn.Module]", feature_shape: tuple[int, ...], dt
             **signature.inputs_to_buffers,
             **signature.inputs_to_lifted_tensor_constants,
         }
-        constants = {name: value.detach().numpy() for name, value in exported.constants.items() if hasattr(value, "detach")}
+        constants = {
+            name: value.detach().numpy() for name, value in exported.constants.items() if hasattr(value, "detach")
+        }
         return _Program(exported.graph, inputs, {**constants, **_constants(module)})
 
 
 def _exported(module: Any, features: Any) -> Any:
     torch = _torch()
     try:
-        exported = torch.export.export(module, (features,), dynamic_shapes=({0: torch.export.Dim("rows")},), strict=False)
+        exported = torch.export.export(
+            module, (features,), dynamic_shapes=({0: torch.export.Dim("rows")},), strict=False
+        )
     except Exception as error:
         words = str(error)
         if "data-dependent" in words:
@@ -335,7 +359,8 @@ def _exported(module: Any, features: Any) -> Any:
             ) from None
         if "Constraints violated" in words:
             raise ValueError(
-                "the module works only for some numbers of rows: a block takes any number and treats every row alike"
+                "the module works only for some numbers of rows: a block takes any number and treats every row alike. "
+                "Write x.shape[0] for len(x), which PyTorch takes as fixed"
             ) from None
         raise ValueError(f"the module cannot be exported by torch.export: {words.strip().splitlines()[0]}") from None
     _keep_stops(exported.graph_module, torch)
@@ -359,7 +384,8 @@ def _place(node: Any) -> str:
     """An operator with the layer and the line that it comes from."""
     layers = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
     lines = re.findall(r'File "([^"]+)", line (\d+), in', node.meta.get("stack_trace") or "")
-    where = [f"layer '{layers[-1]}'"] * bool(layers) + [f"{file}, line {line}" for file, line in lines[-1:]]
+    lines = [line for line in lines if "/torch/nn/" not in line[0]] or lines
+    where = [f"layer '{layer}'" for layer in layers[-1:]] + [f"{file}, line {line}" for file, line in lines[-1:]]
     return f"the module's operator {node.target}" + (f" ({'; '.join(where)})" if where else "")
 
 

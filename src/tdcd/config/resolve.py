@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tdcd.blocks import Block, Cnn, Ensemble, Linear, Mlp
 from tdcd.blocks.base import with_heads, without_head
+from tdcd.blocks.modules import as_block
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
 from tdcd.config.members import l2_of, variant_of, with_steps
@@ -281,25 +282,21 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
 
 
 def _own_block(name: str, model: ModelSection) -> Block:
-    """``package.module:name``: a block, or a class or function that gives one."""
+    """``package.module:name``: a block, a Flax or Equinox module, or a class or function that gives one."""
     where = f"model.block = {name!r}"
     try:
         found: Any = find_function(name, [Path(model.folder or ""), Path()])
         # A class has the names of its instances' methods, too.
-        block = found() if isinstance(found, type) or (callable(found) and not _is_block(found)) else found
+        made = found() if isinstance(found, type) or (as_block(found) is None and callable(found)) else found
+        block = as_block(made)
         hash(block)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError([f"{where}: {error}"]) from None
     except TypeError as error:
         raise ConfigError([f"{where}: {error}; make it a frozen dataclass with a default for every field"]) from None
-    if not _is_block(block):
-        raise ConfigError([f"{where}: its type is {type(block).__name__}, which lacks the functions init and phi"])
-    own: Block = block
-    return own
-
-
-def _is_block(found: Any) -> bool:
-    return all(callable(getattr(found, name, None)) for name in ("init", "phi"))
+    if block is None:
+        raise ConfigError([f"{where}: its type is {type(made).__name__}, which lacks the functions init and phi"])
+    return block
 
 
 def _try_blocks(planned: Plan) -> None:

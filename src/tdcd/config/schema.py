@@ -155,7 +155,7 @@ class ModelSection(Section):
     """What each silo trains."""
 
     block: BlockName | Annotated[list[BlockName], Field(min_length=1)] = "mlp"
-    """One for all silos, or one each; ``package.module:name`` is one of your own, in JAX."""
+    """One for all silos, or one each; ``package.module:name`` is one of your own, in JAX, Flax or Equinox."""
     hidden: list[Positive] | Auto = "auto"
     """Widths of the hidden layers of an mlp or an ensemble: by default one of 32, and for an ensemble two of 128."""
     members: Annotated[int, Field(ge=1, le=256)] = 8

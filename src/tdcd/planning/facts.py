@@ -194,8 +194,6 @@ def is_linear(planned: Plan) -> bool:
 
 def why_no_constants(planned: Plan) -> str:
     """Why Theorem 1's constants cannot be had; empty if they can."""
-    if "torch" in planned.config.block_names:
-        return "Theorem 1's constants need second derivatives, which torch blocks lack"
     return no_curvature(planned.objective.kind)
 
 

@@ -288,10 +288,6 @@ def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[Reco
     run = RecordedRun.read(folder)
     where = str(RunFolder(folder).config_file)
     config = check_config(run.config, where)
-    if "torch" in config.block_names:
-        raise ConfigError(
-            ["model.block = 'torch': Theorem 1's constants need second derivatives, which torch blocks lack"], where
-        )
     if not allow_code:
         refuse_code(run.config, where)
     chosen = chosen_loss(config.model)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks import Ensemble, Linear
 from tdcd.blocks.base import Block
+from tdcd.blocks.modules import as_block
 from tdcd.config import Config, ModelSection
 from tdcd.config.losses import named_loss
 from tdcd.config.resolve import Plan, block_named
@@ -230,7 +231,7 @@ Observer = Callable[[Progress], None]
 
 def train(
     federation: Federation,
-    blocks: Block | str | Sequence[Block | str],
+    blocks: Block | str | Sequence[Block | str] | Any,
     objective: Objective | str,
     settings: Settings | Mapping[str, Any] | None = None,
     *,
@@ -259,7 +260,7 @@ def train(
 
     Args:
         blocks: one for all silos, or one each; ``"linear"``, ``"mlp"``, ``"ensemble"`` and ``"cnn"`` are those of a
-            configuration.
+            configuration. A module of Flax or Equinox is a block, too, see docs/pytorch.md.
         objective: or the name of a loss, as in a configuration; then l2 is chosen as there, too.
         settings: or a mapping with some of their fields; the defaults if there are none.
         rounds: communication rounds in all, those before a resume counted in; the most there are where
@@ -430,7 +431,7 @@ def _with_keys(config: Config, sections: Mapping[str, Mapping[str, Any]]) -> Con
     )
 
 
-def _blocks(blocks: Block | str | Sequence[Block | str], num_silos: int) -> tuple[Block, ...]:
+def _blocks(blocks: Block | str | Sequence[Block | str] | Any, num_silos: int) -> tuple[Block, ...]:
     """One block per silo, whether they are given or named."""
     each = [blocks] * num_silos if isinstance(blocks, str) or not isinstance(blocks, Sequence) else blocks
     for name in each:
@@ -439,7 +440,15 @@ def _blocks(blocks: Block | str | Sequence[Block | str], num_silos: int) -> tupl
                 "blocks must be linear, mlp, ensemble, cnn, package.module:name, or blocks themselves such as "
                 f"tdcd.Linear(), not {name!r}"
             )
-    return tuple(block_named(block) if isinstance(block, str) else block for block in each)
+    return tuple(block_named(block) if isinstance(block, str) else _given(block) for block in each)
+
+
+def _given(block: Any) -> Block:
+    """A block as it is, or made of a Flax or Equinox module."""
+    made = as_block(block)
+    if made is None:
+        raise ValueError(f"blocks: {type(block).__name__} is no block, since it lacks the functions init and phi")
+    return made
 
 
 def scalable(blocks: Sequence[Block], objective: Objective) -> bool:

@@ -362,7 +362,7 @@ def _neutral(config: Config) -> Config:
 def _batchable(plan: Plan) -> bool:
     """Whether runs of this kind may be batched at all, whatever their size."""
     config = plan.config
-    if "torch" in config.block_names or config.train.engine == "flat":
+    if config.train.engine == "flat":
         return False
     return (
         not config.evaluate.alone
