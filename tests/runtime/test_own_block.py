@@ -16,10 +16,25 @@ EXAMPLES = str(Path(__file__).parents[2] / "examples")
 OWN = {"block": ["linear", "own_block:Quadratic"], "folder": EXAMPLES}
 
 
-def test_same_history_and_blocks_as_the_simulation():
-    config = with_keys(RIDGE, model=OWN)
+PERCEPTRON = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 1, bias=False))
+"""
+
+
+@pytest.mark.parametrize("library", ["jax", "torch"])
+def test_same_history_and_blocks_as_the_simulation(library, tmp_path):
+    model, names = OWN, {"w", "v", "u"}
+    if library == "torch":
+        pytest.importorskip("torch", reason="PyTorch blocks need the extra tdcd[torch]")
+        (tmp_path / "own_perceptron.py").write_text(PERCEPTRON)
+        model = {"block": ["linear", "torch"], "module": "own_perceptron:make", "folder": str(tmp_path)}
+        names = {"0.weight", "0.bias", "2.weight"}
+    config = with_keys(RIDGE, model=model)
     planned, result = simulated(config)
-    assert {"w", "v", "u"} == set(result.blocks["lab"])
+    assert names == set(result.blocks["lab"])
     office = InProcess(config, shards(planned), seed=3).run()
     assert not office.refused
     for history in office.history.values():

@@ -402,7 +402,7 @@ def gelu(array: Array, approximate: str = "none") -> Array:
 
 def hardsigmoid(array: Array) -> Array:
     """A sigmoid of three straight lines."""
-    return hardtanh(array / 6 + 0.5, 0.0, 1.0)
+    return jnp.where(array <= -3, 0, jnp.where(array >= 3, 1, array / 6 + 0.5))
 
 
 def hardswish(array: Array) -> Array:
