@@ -55,12 +55,6 @@ class TorchBlock:
         """The parameters, by name, of a module made with PyTorch's generator seeded from ``key``."""
         seed = int(jax.random.bits(key))
         module = _made(self.make, seed)
-        outputs = _outputs(module, feature_shape)
-        if outputs != (num_outputs,):
-            raise ValueError(
-                f"the module maps a sample of shape {feature_shape} to {outputs}, but the task needs ({num_outputs},): "
-                f"give its last layer {counted(num_outputs, 'output')}"
-            )
         again = _constants(_made(self.make, seed ^ 1))
         for name, value in _constants(module).items():
             if not np.array_equal(value, again[name]):
@@ -68,9 +62,17 @@ class TorchBlock:
                     f"the module's '{name}' is not trained, and has other values whenever the module is made: "
                     "parties would not have the same model. Draw it from a generator with a fixed seed, or load it"
                 )
-        # Whatever cannot be exported is refused here.
-        _program(self.make, tuple(feature_shape), "float32")
-        return {name: jnp.array(value) for name, value in _trained(module).items()}
+        outputs = _outputs(module, feature_shape)
+        if outputs != (num_outputs,):
+            raise ValueError(
+                f"the module maps a sample of shape {feature_shape} to {outputs}, but the task needs ({num_outputs},): "
+                f"give its last layer {counted(num_outputs, 'output')}"
+            )
+        parameters = {name: jnp.array(value) for name, value in _trained(module).items()}
+        # Whatever cannot be exported, or has no counterpart in JAX, is refused here.
+        samples = jax.ShapeDtypeStruct((2, *feature_shape), jnp.float32)  # type: ignore[no-untyped-call]
+        jax.eval_shape(self.phi, parameters, samples)
+        return parameters
 
     def phi(self, block: Tree, features: Array) -> Array:
         """The module's outputs ``[rows, C]``."""
