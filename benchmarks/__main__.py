@@ -20,6 +20,7 @@ NAMES = (
     "loading",
     "defaults",
     "blocks",
+    "automatic",
     "large",
     "start",
     "sweep",

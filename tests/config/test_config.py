@@ -176,3 +176,12 @@ def test_ensembles_with_automatic_steps_stop_early_where_samples_are_held_out():
     assert chosen(evaluate={"holdout": 0.0}) == (None, "last")
     assert chosen(train={"step_size": 0.1}) == (None, "last")
     assert chosen(model={"block": "mlp"}) == (None, "last")
+
+
+@pytest.mark.slow
+def test_a_step_size_that_is_a_number_is_algorithm_1_as_the_paper_has_it():
+    planned = plan(check_config({"data": {"source": "diabetes"}, "train": {"step_size": 0.05, "optimizer": "sgd"}}))
+    settings = planned.settings
+    assert planned.variant.is_plain
+    assert (settings.step_size, settings.local_steps, settings.batch_size) == (0.05, 10, 128)
+    assert planned.stopping.steering is None

@@ -8,6 +8,7 @@ from support.in_process import InProcess, largest_difference
 from support.simulated import RIDGE, with_keys
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.core.ledger import Traffic
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.messages.messages import Ready
 from tdcd.training.train import train_plan
@@ -130,6 +131,17 @@ def test_products_reach_the_own_hub_only():
     assert sent
     assert all(one.receiver == "hub." + one.sender.split(".")[1] for one in sent)
     assert all(one.products is not None for one in sent)
+
+
+@pytest.mark.parametrize("name", ["linear", "masks", "labels at one silo", "a slow silo", "network"])
+def test_the_ledger_has_what_is_sent_once_before_round_0(name):
+    config = config_of(name)
+    office = InProcess(config, shards(plan(config)), seed=0).run()
+    sent = [one.payload_bytes for one in office.sent if isinstance(one, Ready) and one.products is not None]
+    for history in office.history.values():
+        assert history[0].bytes == Traffic(client_to_hub=sum(sent))
+        assert history[0].messages == Traffic(client_to_hub=len(sent))
+    assert bool(sent) is (name != "network")
 
 
 def test_masked_products_show_nothing_but_their_sum():

@@ -21,7 +21,7 @@ class Prediction:
     works: tuple[Work, ...]
     overlap: Overlap
     moving: float = 0.0
-    """What it takes to move raw data to where it is needed, before the first round."""
+    """The seconds before the first round: raw data on its way to where it is needed, and what clients send once."""
     centre: tuple[int, float] = (1, 0.0)
     """How many rounds there are between two averages at a centre, and what one takes."""
 
@@ -67,7 +67,10 @@ def predict(
     overlap, centre = _as_overlap(planned.variant.timing, len(silos)), (1, 0.0)
     if isinstance(ledger, CentreLedger):
         centre = ledger.centre.every, 2 * network.hub_hub.seconds(ledger.model_bytes)
-    return Prediction(works, overlap, sum(moving_seconds(moved, network) for moved in ledger.moved), centre)
+    before = sum(moving_seconds(moved, network) for moved in ledger.moved)
+    if ledger.beginning and ledger.colocation == "none":
+        before += network.client_hub.seconds(sum(max(load.each) for load in ledger.beginning))
+    return Prediction(works, overlap, before, centre)
 
 
 def moving_seconds(moved: Moved, network: Network) -> float:

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
+from tdcd.core.codecs.fixed_point import STEP_BYTES
+from tdcd.core.family.scaled import products_shape
 from tdcd.core.round import Flow, FlowName, LinkClass, Round
 
 Colocation = Literal["none", "silo", "all"]
@@ -106,6 +108,10 @@ def load_of(flow: Flow, sizes: Sizes, *, is_evaluation: bool = False) -> Load:
             down = sizes.parameters[silo] * sizes.itemsize
             is_up = flow.link == "client_to_hub" and sizes.blocks_up is not None
             each[silo] = sizes.blocks_up[silo] if is_up else down  # type: ignore[index]
+        elif flow.carries == "products":
+            # Of linear blocks, with so many parameters for each feature.
+            shape = products_shape(sizes.parameters[silo] // flow.width)
+            each[silo] = math.prod(shape) * (sizes.itemsize if flow.codec is None else STEP_BYTES)
         elif flow.carries == "memory":
             each[silo] = sizes.memories[silo]
         elif flow.carries == "vector":
@@ -146,7 +152,8 @@ class Ledger:
     the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
     be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, their
     phi is taken to be of their part of the rows, and hubs send that of whole minibatches, zero for the others' rows. A
-    baseline that needs raw data in another place sends it before round 0.
+    baseline that needs raw data in another place sends it before round 0. So do clients the products of their features,
+    where steps are scaled by curvature.
 
     Evaluations are counted apart, see :meth:`evaluations`: a hub sends every client its block and gets the scores of
     all its samples, and hubs send each other their sums; or to the one with the labels, which returns figures.
@@ -173,7 +180,9 @@ class Ledger:
     answering: Sequence[int] | None = None
     """Per silo, the clients that answer in a round, if not all do."""
     moved: Sequence[Moved] = ()
-    """What is sent before the first round."""
+    """The raw data that is sent before the first round."""
+    beginning: Sequence[Load] = ()
+    """What all clients send once, before the first round."""
 
     @classmethod
     def of(
@@ -189,7 +198,8 @@ class Ledger:
         """The ledger of a round with messages of these sizes."""
         training = tuple(load_of(flow, sizes) for flow in flows.training)
         evaluation = tuple(load_of(flow, sizes, is_evaluation=True) for flow in flows.evaluation)
-        return cls(clients, training, evaluation, colocation, periods, answering, moved)
+        beginning = tuple(load_of(flow, sizes) for flow in flows.beginning)
+        return cls(clients, training, evaluation, colocation, periods, answering, moved, beginning)
 
     @property
     def num_silos(self) -> int:
@@ -205,6 +215,9 @@ class Ledger:
         # What part of the rows of a round each silo sends phi of.
         parts = [answering / all_clients for answering, all_clients in zip(clients, self.clients, strict=True)]
         counted = _Counted()
+        for load in self.beginning if self._counts("client_to_hub") else ():
+            for number, size in zip(self.clients, load.each, strict=True):
+                counted.add(load.flow, number, number * size)
         for load in self.training:
             flow = load.flow
             if not self._counts(flow.link):
@@ -309,7 +322,7 @@ class Ledger:
 
     @cached_property
     def _per_round(self) -> dict[str, Traffic]:
-        per_round = replace(self, moved=()).after(1)
+        per_round = replace(self, moved=(), beginning=()).after(1)
         return {count: by_link(per_round, count) for count in COUNTS}
 
 

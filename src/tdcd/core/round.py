@@ -16,7 +16,8 @@ received    hub to client  the sum of the others' phi, of the client's rows     
 block       client to hub  the client's block after its local steps                           inside a silo
 =========== ============== ================================================================== ==============
 
-An evaluation sends ``evaluated``, the hub's block, down, and ``scores`` up and between hubs.
+Where steps are scaled by the silos' curvature, clients send their hub ``products`` of their features once, before round
+0. An evaluation sends ``evaluated``, the hub's block, down, and ``scores`` up and between hubs.
 
 With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
 :class:`From` s; the clients of the other silos receive rows of that.
@@ -44,11 +45,12 @@ FlowName = Literal[
     "intercept",
     "figures",
     "model",
+    "products",
 ]
 """One flow on each link; ``evaluated`` is the hub's block whose scores are wanted, ``model`` the one of the end."""
-Carries = Literal["samples", "parameters", "memory", "vector", "figures"]
-"""What a message has numbers of: of samples, of a block's parameters, of a client's memory, a vector; or figures, whose
-bytes do not count."""
+Carries = Literal["samples", "parameters", "products", "memory", "vector", "figures"]
+"""What a message has numbers of: of samples, of a block's parameters, of pairs of a silo's features, of a client's
+memory, a vector; or figures, whose bytes do not count."""
 When = Literal["begun", "ended"]
 
 
@@ -150,6 +152,8 @@ class Round:
     evaluation: tuple[Flow, ...]
     ending: tuple[Flow, ...] = (Flow("model", "hub_to_hub", "parameters"),)
     """What hubs send each other at the end, if all agreed to share the model; it is in no ledger."""
+    beginning: tuple[Flow, ...] = ()
+    """What is sent once, before round 0, with the last message of the handshake."""
 
     def between_hubs(self) -> Iterator[Flow]:
         """What hubs send each other, of training and of evaluation, in this order."""
@@ -207,7 +211,13 @@ def round_of(variant: "Variant", num_silos: int, widths: Widths) -> Round:
     received hub_to_client
     block client_to_hub
     """
-    return Round(num_silos, tuple(_training(variant, num_silos, widths)), tuple(_evaluation(variant, widths)))
+    training, evaluation = _training(variant, num_silos, widths), _evaluation(variant, widths)
+    return Round(num_silos, tuple(training), tuple(evaluation), beginning=tuple(_beginning(variant, widths)))
+
+
+def _beginning(variant: "Variant", widths: Widths) -> Iterator[Flow]:
+    if variant.curved is not None:
+        yield Flow("products", "client_to_hub", "products", widths.phi, variant.summed_blocks)
 
 
 def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
