@@ -10,11 +10,12 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.runtime.compute.client_data import shards
-from tdcd.runtime.messages.messages import Ready
+from tdcd.runtime.messages.messages import Part, Ready
 from tdcd.training.train import train_plan
 
 SLOW = [{"name": "clinic", "clients": 3}, {"name": "lab", "clients": ["north", "south", "west"], "period": 2}]
 THREE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "registry")]
+CERTIFICATE = ("products", "mixture", "witness", "witness_scores", "residual", "norm", "gap")
 CASES = {
     "linear": {},
     "labels at one silo": {"federation": {"labels": "lab"}},
@@ -62,9 +63,23 @@ def test_hubs_steer_as_the_simulation_does(name):
         assert steps(history) == steps(result.history)
         assert history[-1].train_loss == pytest.approx(result.history[-1].train_loss, rel=close)
         assert history[-1].bytes == result.history[-1].bytes
+        assert history[-1].evaluation_bytes == result.history[-1].evaluation_bytes
+        check_certificates(history, result.history, config)
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 100 * close
         assert office.machines[hub].rounds.final()[0] == result.round
+
+
+def check_certificates(history, simulated, config):
+    """The same lines have one, and it is the same: to rounding in float64, where blocks are the same to rounding.
+
+    What is rounded to few bits or in fixed point differs by steps of that.
+    """
+    close = 1e-4 if config.exchange.changed or config.train.overlap else 1e-9
+    assert (history[-1].gap is None) == (config.model.block != "linear")
+    for own, theirs in zip(history, simulated, strict=True):
+        assert own.gap == pytest.approx(theirs.gap, rel=1e-3, abs=close * own.train_loss)
+        assert own.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-4)
 
 
 def test_these_runs_grow_take_back_and_converge():
@@ -155,3 +170,27 @@ def test_without_steering_no_products_are_sent():
     config = check_config(RIDGE)
     office = InProcess(config, shards(plan(config)), seed=0).run()
     assert all(one.products is None for one in office.sent if isinstance(one, Ready))
+
+
+@pytest.mark.parametrize("name", ["linear", "labels at one silo", "overlap", "masks"])
+def test_a_hub_that_comes_back_within_a_certificate_continues_bit_for_bit(name):
+    """Killed after each kind of message of the certificate that ends the run."""
+    config = config_of(name)
+    planned = plan(config)
+    whole = InProcess(config, shards(planned), seed=2).run()
+    hub = [*whole.hubs][-1]
+    sent = [one.flow for one in whole.sent if isinstance(one, Part) and one.sender == hub]
+    flows = [flow for flow in dict.fromkeys(sent) if flow in CERTIFICATE]
+    assert flows
+    for flow in flows:
+        office = InProcess(config, shards(planned), seed=3)
+        office.start()
+        while office.deliver() and not any(one.sender == hub and one.kind == flow for one in office.sent):
+            pass
+        state = office.states[hub]
+        kept = [one for one in office.history[hub] if one.round not in state.unrecorded and one.round <= state.recorded]
+        office.history[hub] = kept
+        office.come_back(hub, state)
+        lines = [one.without_seconds() for one in office.history[hub]]
+        assert lines == [one.without_seconds() for one in whole.history[hub]]
+        assert office.history[hub][-1].gap is not None

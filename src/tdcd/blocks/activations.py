@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block, without_head
 from tdcd.blocks.cnn import Cnn
 from tdcd.blocks.ensemble import Ensemble
 from tdcd.blocks.mlp import Mlp
-from tdcd.core.lazy import Array, jax, jnp
+from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 
 PORTION_ON_CPU, PORTION = 1 << 20, 1 << 22
@@ -33,6 +35,29 @@ def phi_in_portions(block: Block) -> Callable[[Tree, Array], Array]:
         return scores.reshape(portions * chunks.shape[1], -1)[:num_rows]
 
     return apply
+
+
+def pull_back(block: Block, parameters: Tree, features: NDArray[Any], slopes: NDArray[Any]) -> Tree:
+    """The gradient of rows' losses by the block's parameters, from their slopes by phi, ``[rows, C]``; in chunks of
+    rows, which are added up in float64.
+    """
+    num_rows, *shape = features.shape
+    per_row = max(1, activation_size_per_row(block, tuple(shape)))
+    rows = max(1, min(num_rows, max(16, PORTION_ON_CPU // per_row)))
+    total = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), parameters)
+    for begin in range(0, num_rows, rows):
+        # The last chunk is padded with rows that do not count.
+        padding = [(0, max(0, begin + rows - num_rows))]
+        chunk = np.pad(features[begin : begin + rows], padding + [(0, 0)] * len(shape))
+        its_slopes = np.pad(slopes[begin : begin + rows], [*padding, (0, 0)])
+        gradient = _gradient(parameters, chunk, its_slopes, block=block)
+        total = jax.tree.map(lambda one, more: one + np.asarray(more, np.float64), total, gradient)
+    return total
+
+
+@compiled("block")
+def _gradient(parameters: Tree, features: Array, slopes: Array, *, block: Block) -> Tree:
+    return jax.grad(lambda parameters: jnp.sum(block.phi(parameters, features) * slopes))(parameters)
 
 
 def activation_size_per_row(block: Block, feature_shape: tuple[int, ...]) -> int:

@@ -117,11 +117,11 @@ class CentreLedger(Ledger):
         models = 2 * self.centre.turns * (rounds // self.centre.every)
         return (*super().after(rounds), Sent("block", "hub_to_hub", models, models * self.model_bytes))
 
-    def evaluations(self, rounds: int, every: int, last: int) -> tuple[Sent, ...]:
+    def evaluations(self, rounds: int, every: int, last: int, certificates: int = 0) -> tuple[Sent, ...]:
         """All messages of the evaluations; every hub sends its clients' scores to the centre."""
         times = self.num_evaluations(rounds, every, last)
         scores = Sent("scores", "hub_to_hub", times * self.centre.turns, times * self.scores_bytes)
-        return (*super().evaluations(rounds, every, last), scores)
+        return (*super().evaluations(rounds, every, last, certificates), scores)
 
     @cached_property
     def is_even(self) -> bool:

@@ -8,51 +8,53 @@ no model has a loss below
 
 It is the dual problem's value at a (docs/theory.md derives it): a sum over samples, and one number of each silo. Every
 z proves a bound; some bounds are closer than others. The scores of the model itself give one that is far off where
-minibatches have left noise in directions of high curvature. A mixture of the models evaluated last, whose gradients
-cancel each other as far as possible, gives a close one: :func:`mixture`.
+there is a gradient left in directions of high curvature. A mixture of the models of the last rounds, whose gradients
+cancel each other as far as possible, gives a close one: the witness. Hubs know these gradients anyway, and the mixture
+follows from their inner products (:func:`mixture`).
+
+Simulated and real parties call the same functions: :func:`products` and :func:`witness` of each silo, :class:`Proof` of
+whoever has the labels, :class:`SiloSide` of each silo again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.family.scaled import Window
 from tdcd.core.lazy import jax
 from tdcd.core.objective import Objective
+from tdcd.core.round import WITNESSES, CertificateKind
+from tdcd.core.settings import Settings
+from tdcd.core.trees import leaves_of, map_tree
+from tdcd.core.variant import Variant
 
 Floats = NDArray[np.float64]
-MODELS = 16
-"""At most so many models are mixed: the ones evaluated last."""
-MIXTURES = 2
-"""How often the models are mixed; the second time the first mixture is one of them."""
-NUMBERS = 1 << 24
-"""At most so many scores are held at once."""
 SHARE = 50
 """The work of training is at least so many times that of its certificates."""
 PASSES = 8
 """What a certificate costs: about as much as so many passes over all training rows in minibatches."""
+MOST_SCORES = 1 << 22
+"""There is no certificate of more scores than these: they are 64 bits each, of two models."""
+NUMBERS_AT_ONCE = 1 << 13
+"""Rows become float64 in chunks of so many features: products of larger ones would be shared out to threads, which wait
+for each other, and change last bits with the number of cores."""
 EPSILON = float(np.finfo(np.float64).eps)
 
 
-def num_models(num_samples: int, num_outputs: int) -> int:
-    """How many models are mixed: fewer where their scores would take up much memory.
-
-    >>> num_models(20_000, 1), num_models(1_000_000, 10)
-    (16, 1)
-    """
-    return max(1, min(MODELS, NUMBERS // (num_samples * num_outputs)))
-
-
-def spacing(num_samples: int, samples_per_round: int) -> int:
+def spacing(settings: Settings, num_samples: int) -> int:
     """The least rounds between two certificates, so that they cost little.
 
-    >>> spacing(455, 640), spacing(17_000, 1_000)
+    >>> spacing(Settings(batch_size=64, local_steps=10), 455), spacing(Settings(batch_size=1000, local_steps=1), 17_000)
     (95, 2267)
     """
     # A sample of a round is passed three times: for phi, and forth and back in its step.
-    return 1 + SHARE * PASSES * num_samples // (3 * samples_per_round)
+    per_round = settings.local_steps * settings.effective_batch_size(num_samples)
+    return 1 + SHARE * PASSES * num_samples // (3 * per_round)
 
 
 def is_due(round_index: int, every: int, least: int, last: int) -> bool:
@@ -66,6 +68,19 @@ def is_due(round_index: int, every: int, least: int, last: int) -> bool:
         least: those between two certificates, see :func:`spacing`.
     """
     return round_index == last or (round_index > 0 and round_index // least > max(0, round_index - every) // least)
+
+
+def kind_of(variant: Variant, objective: Objective, are_linear: bool, num_scores: int) -> CertificateKind:
+    """What is worked out of a model: its gap by a witness, or by itself; the norm of its gradient only; or nothing.
+
+    Args:
+        num_scores: of all training samples.
+    """
+    if variant.is_private or num_scores > MOST_SCORES:
+        return ""
+    if not are_linear or not objective.combine.is_additive:
+        return "gradient"
+    return "witness" if variant.remembers_rounds and objective.kind.is_convex else "model"
 
 
 def no_certificate(objective: Objective, are_linear: bool) -> str:
@@ -116,10 +131,37 @@ class Samples(NamedTuple):
         with jax.enable_x64(True):
             return np.asarray(self.parts * self.objective.losses(jax.numpy.asarray(scores), self.labels))
 
+    def most_losses(self, scores: Floats, error: float) -> Floats:
+        """``[M]``: as :meth:`losses`, at most, of scores each of which is off by at most ``error``."""
+        if not error:
+            return self.losses(scores)
+        if scores.shape[-1] == 1:
+            # The largest value of a convex function between two points is at one of them.
+            return np.maximum(self.losses(scores - error), self.losses(scores + error))
+        curvature = np.inf if self.objective.kind.curvature is None else self.objective.kind.curvature
+        bent = self.parts * curvature / 2 * scores.shape[-1] * error**2
+        return np.asarray(self.losses(scores) + error * abs(self.slopes(scores)).sum(axis=1) + bent)
+
     @property
     def rounding(self) -> float:
         """What a sum over them in float64 loses at most, as a part of the numbers' absolute values."""
         return EPSILON * (len(self.parts) + 10)
+
+
+def products(window: Window | None) -> tuple[Floats, int]:
+    """The inner products of a silo's gradients in its last rounds, ``[16, 16]``, the last round first; and how many
+    rounds these are: what is beyond them is zero.
+
+    Gradients are differences of rounded blocks. What that may be of their squares is added: a mixture is not to rest
+    on it.
+    """
+    found = np.zeros((WITNESSES, WITNESSES))
+    if window is None or not len(window.blocks):
+        return found, 0
+    count = len(window.blocks)
+    flat = window.gradients.reshape(count, -1)
+    found[:count, :count] = flat @ flat.T + np.diag(window.noise**2)
+    return found, count
 
 
 def mixture(products: Floats) -> Floats:
@@ -132,44 +174,110 @@ def mixture(products: Floats) -> Floats:
     [0.5, 0.5]
     """
     count = len(products)
-    scale = np.trace(products) / count
-    if not scale > 0:
-        return np.full(count, 1 / count)
+    scale = np.trace(products) / max(count, 1)
+    if not 0 < scale < np.inf:
+        return np.full(count, 1 / max(count, 1))
     # Gradients that are nearly the same would give parts without a bound.
-    parts: Floats = np.linalg.solve(products / scale + 1e-10 * np.eye(count), np.ones(count))
-    found: Floats = parts / parts.sum()
+    parts: Floats = np.linalg.solve(products / scale + 1e-8 * np.eye(count), np.ones(count))
+    total = parts.sum()
+    return parts / total if np.isfinite(total) and total > 0 else np.full(count, 1 / count)
+
+
+def weights_of(parts: Sequence[tuple[Floats, int]], objective: Objective) -> Floats:
+    """How much of the model of each of the last rounds the witness is, from every silo's :func:`products`.
+
+    Rounds that some silo does not remember are left out; of none, and where nothing can be proven, the witness is the
+    model itself.
+    """
+    count = 0 if no_certificate(objective, are_linear=True) else min(number for _, number in parts)
+    return mixture(np.asarray(sum(found[:count, :count] for found, _ in parts)))
+
+
+def witness(weights: Floats, window: Window | None, block: Floats) -> Floats:
+    """A silo's block of the witness, ``[D, C]``; that of the model where there is nothing to mix."""
+    if window is None or not 0 < len(weights) <= len(window.blocks):
+        return block
+    return np.asarray(np.tensordot(weights, window.blocks[: len(weights)], 1))
+
+
+def scores_of(features: NDArray[Any], blocks: Floats) -> Floats:
+    """The scores ``[n, k C]`` of rows, by each of the blocks ``[k, D, C]`` in turn, in float64."""
+    side_by_side = np.concatenate([*blocks], axis=1)
+    found = np.empty((len(features), side_by_side.shape[1]))
+    for part, rows in _chunks(features):
+        found[part] = rows @ side_by_side
     return found
 
 
-class Model(NamedTuple):
-    """One of the models that are mixed."""
+def pull_back(features: NDArray[Any], slopes: Floats) -> Floats:
+    """X' times the slopes ``[n, C]`` of rows, ``[D, C]``, in float64."""
+    total = np.zeros((math.prod(features.shape[1:]), slopes.shape[-1]))
+    for part, rows in _chunks(features):
+        total += rows.T @ slopes[part]
+    return total
 
-    blocks: list[Floats]
-    """Of every silo, ``[D_j, C]``."""
-    scores: Floats
-    """``[M, C]``."""
-    slopes: Floats
-    """``[M, C]``."""
-    gradient: list[Floats]
-    """Of the mean loss, without l2, by every silo's block."""
 
-    def full_gradient(self, l2: float) -> Floats:
-        """Of the objective, by all parameters."""
-        both = zip(self.gradient, self.blocks, strict=True)
-        return np.concatenate([(gradient + l2 * block).ravel() for gradient, block in both])
+def _chunks(features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
+    at_once = max(16, NUMBERS_AT_ONCE // max(1, math.prod(features.shape[1:])))
+    for begin in range(0, len(features), at_once):
+        part = slice(begin, begin + at_once)
+        rows = np.asarray(features[part], np.float64)
+        yield part, rows.reshape(len(rows), -1)
 
-    def bound(self, samples: Samples) -> float:
-        """D: no model's training loss is below it. What float64 may have lost is taken off."""
-        losses, linear = samples.losses(self.scores), self.slopes * self.scores
-        quadratic = sum(float((one**2).sum()) for one in self.gradient) / (2 * samples.objective.l2)
-        scale = abs(losses).sum() + abs(linear).sum() + 2 * quadratic
-        return float(losses.sum() - linear.sum() - quadratic - samples.rounding * scale)
 
-    def loss(self, samples: Samples) -> float:
-        """The training loss; what float64 may have lost is added."""
-        losses = samples.losses(self.scores)
-        penalty = samples.objective.l2 / 2 * sum(float((block**2).sum()) for block in self.blocks)
-        return float(losses.sum() + penalty + samples.rounding * (abs(losses).sum() + penalty))
+def fixed_gradient(gradient: Any, summed: FixedBlocks, num_clients: int) -> Any:
+    """What a client adds to the sum of its silo's gradients where a hub sees nothing but sums; None beyond the range.
+
+    The sum of all clients' has to be within it.
+    """
+    largest = max(float(np.max(np.abs(leaf), initial=0)) for leaf in leaves_of(gradient))
+    if not largest <= summed.largest / num_clients:
+        return None
+    return map_tree(summed.fixed.steps, gradient)
+
+
+def sum_of_gradients(total: Any, summed: FixedBlocks, num_clients: int) -> tuple[Any, float]:
+    """The gradient of a silo, from the sum of what its clients added, and how far each of its numbers may be off."""
+    numbers = map_tree(lambda leaf: summed.fixed.numbers(leaf, np.float64), total)
+    return numbers, num_clients * 2.0 ** -(summed.fixed.bits + 1)
+
+
+class SiloSide(NamedTuple):
+    """What a silo adds: three numbers."""
+
+    square: float
+    """Of the norm of X' times the slopes, at most."""
+    penalty: float
+    """The regulariser of the model's block."""
+    gradient_square: float
+    """Of the norm of the objective's gradient by the witness's block."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether these numbers can be."""
+        return all(np.isfinite(number) and number >= 0 for number in self)
+
+    @classmethod
+    def of(cls, pulled: Floats, blocks: Sequence[Floats], l2: float, error: float = 0.0) -> Self:
+        """From X' times the slopes, ``[D, C]``, and the blocks of the model and of the witness.
+
+        Args:
+            error: how far each number of X' times the slopes may be off.
+        """
+        square = float((pulled**2).sum())
+        off = error * math.sqrt(pulled.size)
+        most = square + off * (2 * math.sqrt(square) + off)
+        full = float(((pulled + l2 * blocks[-1]) ** 2).sum())
+        return cls(most, l2 / 2 * float((blocks[0] ** 2).sum()), full)
+
+    @classmethod
+    def of_any(cls, pulled: Any, block: Any, l2: float) -> Self:
+        """Of a block that is not linear, from the gradient of the mean loss by its parameters: nothing is proven."""
+        both = zip(leaves_of(pulled), leaves_of(block), strict=True)
+        full = sum(
+            float(((np.asarray(own, np.float64) + l2 * np.asarray(leaf, np.float64)) ** 2).sum()) for own, leaf in both
+        )
+        return cls(0.0, 0.0, full)
 
 
 class Certificate(NamedTuple):
@@ -180,41 +288,60 @@ class Certificate(NamedTuple):
     bound: float
     """No model's is below this one; not finite if there is no such bound."""
     gradient_norm: float
-    """The Euclidean norm of the objective's gradient, over all training samples and parameters."""
+    """The Euclidean norm of the objective's gradient, over all training samples and parameters, at the witness."""
 
 
-PullBack = Callable[[Floats], list[list[Floats]]]
-"""From slopes ``[m, M, C]`` to every silo's X' times them, of each of the m."""
+NOTHING = Certificate(np.nan, np.nan, np.nan)
+"""Nothing is known: a client did not answer, or numbers were too large."""
 
 
-def certify(models: Sequence[tuple[list[Floats], Floats]], pull_back: PullBack, samples: Samples) -> Certificate:
-    """The certificate of the last of these models.
+class Proof:
+    """What whoever has the labels works out."""
 
-    Args:
-        models: the blocks ``[D_j, C]`` of all silos and the scores ``[M, C]`` of each, those evaluated before it first.
-    """
-    objective = samples.objective
-    slopes = [samples.slopes(scores) for _, scores in models]
-    gradients = pull_back(np.stack(slopes))
-    known = [Model(*model, *found) for model, found in zip(models, zip(slopes, gradients, strict=True), strict=True)]
-    now = known[-1]
-    loss, norm = now.loss(samples), float(np.linalg.norm(now.full_gradient(objective.l2)))
-    if no_certificate(objective, are_linear=True):
-        return Certificate(loss, -np.inf, norm)
-    bounds = [now.bound(samples)]
-    for _ in range(MIXTURES if len(models) > 1 else 0):
-        known.append(_mixed(known, pull_back, samples))
-        bounds.append(known[-1].bound(samples))
-    return Certificate(loss, max(_finite(bounds), default=-np.inf), norm)
+    def __init__(self, samples: Samples, scores: Floats, num_blocks: int, error: float = 0.0) -> None:
+        """Take the scores ``[M, k C]`` of the model and of the witness; of one of them if they are the same.
+
+        Args:
+            num_blocks: k.
+            error: how far the scores may be off.
+        """
+        each = np.split(scores, num_blocks, axis=1)
+        self._samples, self._now, self._witness, self._error = samples, each[0], each[-1], error
+        self.slopes = samples.slopes(self._witness)
+        """``[M, C]``: every sample's part of the gradient by its scores, at the witness."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is anything to prove."""
+        return bool(np.isfinite(self.slopes).all())
+
+    def certificate(self, sides: Sequence[SiloSide]) -> Certificate:
+        """From what every silo adds."""
+        if not self.is_finite or not all(side.is_sound for side in sides):
+            return NOTHING
+        samples, l2 = self._samples, self._samples.objective.l2
+        now = samples.most_losses(self._now, self._error)
+        penalty = sum(side.penalty for side in sides)
+        loss = float(now.sum() + penalty + samples.rounding * (abs(now).sum() + penalty))
+        norm = gradient_norm(sides).gradient_norm
+        if no_certificate(samples.objective, are_linear=True):
+            return Certificate(loss, -np.inf, norm)
+        losses, linear = samples.losses(self._witness), self.slopes * self._witness
+        quadratic = sum(side.square for side in sides) / (2 * l2)
+        scale = abs(losses).sum() + abs(linear).sum() + 2 * quadratic
+        bound = float(losses.sum() - linear.sum() - quadratic - samples.rounding * scale)
+        return Certificate(loss, bound, norm)
 
 
-def _mixed(models: Sequence[Model], pull_back: PullBack, samples: Samples) -> Model:
-    gradients = np.stack([model.full_gradient(samples.objective.l2) for model in models])
-    parts = mixture(gradients @ gradients.T)
-    blocks = [np.tensordot(parts, np.stack(each), 1) for each in zip(*(one.blocks for one in models), strict=True)]
-    scores = sum(part * one.scores for part, one in zip(parts, models, strict=True))
-    slopes = samples.slopes(np.asarray(scores))
-    return Model(blocks, np.asarray(scores), slopes, pull_back(slopes[None])[0])
+def gradient_norm(sides: Sequence[SiloSide]) -> Certificate:
+    """What there is of blocks that are not linear: nothing is proven of them."""
+    norm = float(np.sqrt(sum(side.gradient_square for side in sides)))
+    return Certificate(-np.inf, -np.inf, norm) if np.isfinite(norm) else NOTHING
+
+
+def score_error(fixed: FixedPoint | None, num_silos: int) -> float:
+    """How far sums of scores in fixed point may be off."""
+    return 0.0 if fixed is None else num_silos * 2.0 ** -(fixed.bits + 1)
 
 
 def _finite(numbers: Iterable[float]) -> list[float]:

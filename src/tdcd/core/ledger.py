@@ -80,6 +80,8 @@ class Sizes(NamedTuple):
     """Per silo, the bytes of a block on its way up; None: as many as on its way down."""
     memories: Sequence[int] = ()
     """Per silo, the bytes of a client's memory, if its update carries one."""
+    trained: int = 0
+    """The training samples, which certificates are of."""
 
     @property
     def itemsize(self) -> int:
@@ -97,16 +99,17 @@ class Load(NamedTuple):
     """Inside a silo: the rest, of all its clients together."""
 
 
-def load_of(flow: Flow, sizes: Sizes, *, is_evaluation: bool = False) -> Load:
-    """The bytes of a flow's messages."""
-    silos = range(len(sizes.parameters))
+def load_of(flow: Flow, sizes: Sizes, *, samples: int | None = None) -> Load:
+    """The bytes of a flow's messages; outside of training, so many samples are scored."""
+    silos, dtype = range(len(sizes.parameters)), flow.dtype or sizes.dtype
+    itemsize = np.dtype(dtype).itemsize
     each, together = [0] * len(silos), [0] * len(silos)
     for silo in silos:
         if not flow.is_of(silo) or flow.carries == "figures":
             continue
         if flow.carries == "parameters":
-            down = sizes.parameters[silo] * sizes.itemsize
-            is_up = flow.link == "client_to_hub" and sizes.blocks_up is not None
+            down = sizes.parameters[silo] * flow.width * itemsize
+            is_up = flow.name == "block" and flow.link == "client_to_hub" and sizes.blocks_up is not None
             each[silo] = sizes.blocks_up[silo] if is_up else down  # type: ignore[index]
         elif flow.carries == "products":
             # Of linear blocks, with so many parameters for each feature.
@@ -115,14 +118,14 @@ def load_of(flow: Flow, sizes: Sizes, *, is_evaluation: bool = False) -> Load:
         elif flow.carries == "memory":
             each[silo] = sizes.memories[silo]
         elif flow.carries == "vector":
-            each[silo] = flow.width * sizes.itemsize
+            each[silo] = flow.width * itemsize
         elif flow.link == "hub_to_hub":
-            rows = (sizes.scored,) if is_evaluation else sizes.samples
-            each[silo] = _wire_bytes(flow, (*rows, flow.width), sizes.dtype)
+            rows = sizes.samples if samples is None else (samples,)
+            each[silo] = _wire_bytes(flow, (*rows, flow.width), dtype)
         else:
-            all_rows = sizes.scored if is_evaluation else math.prod(sizes.samples)
-            each[silo] = _wire_bytes(flow, (0, flow.width), sizes.dtype)
-            together[silo] = _wire_bytes(flow, (all_rows, flow.width), sizes.dtype) - each[silo]
+            all_rows = math.prod(sizes.samples) if samples is None else samples
+            each[silo] = _wire_bytes(flow, (0, flow.width), dtype)
+            together[silo] = _wire_bytes(flow, (all_rows, flow.width), dtype) - each[silo]
     return Load(flow, tuple(each), tuple(together))
 
 
@@ -156,7 +159,8 @@ class Ledger:
     where steps are scaled by curvature.
 
     Evaluations are counted apart, see :meth:`evaluations`: a hub sends every client its block and gets the scores of
-    all its samples, and hubs send each other their sums; or to the one with the labels, which returns figures.
+    all its samples, and hubs send each other their sums; or to the one with the labels, which returns figures. Those
+    that have a certificate send its flows, too.
 
     >>> from tdcd.core.round import Widths, round_of
     >>> from tdcd.core.variant import Variant
@@ -183,6 +187,7 @@ class Ledger:
     """The raw data that is sent before the first round."""
     beginning: Sequence[Load] = ()
     """What all clients send once, before the first round."""
+    certificate: Sequence[Load] = ()
 
     @classmethod
     def of(
@@ -197,9 +202,10 @@ class Ledger:
     ) -> Self:
         """The ledger of a round with messages of these sizes."""
         training = tuple(load_of(flow, sizes) for flow in flows.training)
-        evaluation = tuple(load_of(flow, sizes, is_evaluation=True) for flow in flows.evaluation)
+        evaluation = tuple(load_of(flow, sizes, samples=sizes.scored) for flow in flows.evaluation)
         beginning = tuple(load_of(flow, sizes) for flow in flows.beginning)
-        return cls(clients, training, evaluation, colocation, periods, answering, moved, beginning)
+        certificate = tuple(load_of(flow, sizes, samples=sizes.trained) for flow in flows.certificate)
+        return cls(clients, training, evaluation, colocation, periods, answering, moved, beginning, certificate)
 
     @property
     def num_silos(self) -> int:
@@ -247,28 +253,31 @@ class Ledger:
         """The bytes of all clients' scores in an evaluation."""
         return next(sum(load.together) for load in self.evaluation if load.flow.name == "scores")
 
-    def evaluations(self, rounds: int, every: int, last: int) -> tuple[Sent, ...]:
+    def evaluations(self, rounds: int, every: int, last: int, certificates: int = 0) -> tuple[Sent, ...]:
         """All messages of the evaluations until after so many rounds of a run.
 
         A silo that steps every m rounds asks its clients once in m rounds, since its block stays the same meanwhile.
 
         Args:
             every: rounds between two evaluations; that after round ``last``, the run's last one, is one more.
+            certificates: how many of them had a certificate.
         """
         times, periods = self.num_evaluations(rounds, every, last), self.periods or [1] * self.num_silos
         asked = [_evaluated_periods(rounds, every, last, period) for period in periods]
         counted = _Counted()
-        for load in self.evaluation:
+        proven = (certificates, [certificates] * self.num_silos)
+        each = [*((load, times, asked) for load in self.evaluation), *((load, *proven) for load in self.certificate)]
+        for load, exchanged, by_silo in each:
             flow = load.flow
             if not self._counts(flow.link):
                 continue
             if flow.link == "hub_to_hub":
                 for silo, fan in enumerate(self._fans(flow)):
-                    counted.add(flow, times * fan, times * fan * load.each[silo])
+                    counted.add(flow, exchanged * fan, exchanged * fan * load.each[silo])
                 continue
             for silo, number in enumerate(self.clients):
                 size = number * load.each[silo] + load.together[silo]
-                counted.add(flow, asked[silo] * number, asked[silo] * size)
+                counted.add(flow, by_silo[silo] * number, by_silo[silo] * size)
         return counted.sent()
 
     def num_evaluations(self, rounds: int, every: int, last: int) -> int:

@@ -19,6 +19,11 @@ block       client to hub  the client's block after its local steps             
 Where steps are scaled by the silos' curvature, clients send their hub ``products`` of their features once, before round
 0. An evaluation sends ``evaluated``, the hub's block, down, and ``scores`` up and between hubs.
 
+Some evaluations have a certificate (:mod:`tdcd.core.certificate`): ``gram`` between hubs, from which the weights
+follow (the ``mixture``); ``witness``, blocks, down, and ``witness_scores`` up and between hubs; ``residual``, every
+sample's slope, down and, from a silo that alone has labels, between hubs; ``gradient`` up; ``norm`` between hubs, and
+``gap`` from a silo that alone has labels.
+
 With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
 :class:`From` s; the clients of the other silos receive rows of that.
 """
@@ -44,6 +49,15 @@ FlowName = Literal[
     "scores",
     "intercept",
     "figures",
+    "gram",
+    "mixture",
+    "witness",
+    "witness_scores",
+    "residual",
+    "certified",
+    "gradient",
+    "norm",
+    "gap",
     "model",
     "products",
 ]
@@ -52,6 +66,10 @@ Carries = Literal["samples", "parameters", "products", "memory", "vector", "figu
 """What a message has numbers of: of samples, of a block's parameters, of pairs of a silo's features, of a client's
 memory, a vector; or figures, whose bytes do not count."""
 When = Literal["begun", "ended"]
+CertificateKind = Literal["", "witness", "model", "gradient"]
+"""What certificates are of: nothing; a gap, proven by a witness or by the model itself; or any block's gradient."""
+WITNESSES = 16
+"""The most rounds whose models a witness is a mixture of."""
 
 
 class Route(Protocol):
@@ -126,6 +144,8 @@ class Flow:
     with a period."""
     within: FlowName | None = None
     """The flow whose messages it travels in; None if it has messages of its own."""
+    dtype: str | None = None
+    """Of its numbers, where there is no codec; None: that of the run."""
 
     def is_of(self, silo: int) -> bool:
         """Whether the parties of a silo send it."""
@@ -141,23 +161,26 @@ class Widths(NamedTuple):
     """W: where one silo has the labels, what the others receive in place of the labels and the others' phi."""
     weighs: bool = False
     """Whether they also receive what a sample weighs."""
+    certificate: CertificateKind = ""
 
 
 @dataclass(frozen=True)
 class Round:
-    """All flows of a communication round, and of an evaluation."""
+    """All flows of a communication round, of an evaluation and of a certificate."""
 
     num_silos: int
     training: tuple[Flow, ...]
     evaluation: tuple[Flow, ...]
+    certificate: tuple[Flow, ...] = ()
     ending: tuple[Flow, ...] = (Flow("model", "hub_to_hub", "parameters"),)
     """What hubs send each other at the end, if all agreed to share the model; it is in no ledger."""
     beginning: tuple[Flow, ...] = ()
     """What is sent once, before round 0, with the last message of the handshake."""
 
     def between_hubs(self) -> Iterator[Flow]:
-        """What hubs send each other, of training and of evaluation, in this order."""
-        yield from (flow for flow in (*self.training, *self.evaluation) if flow.link == "hub_to_hub")
+        """What hubs send each other, of training, of evaluation and of a certificate, in this order."""
+        all_flows = (*self.training, *self.evaluation, *self.certificate)
+        yield from (flow for flow in all_flows if flow.link == "hub_to_hub")
 
     def receivers(self, name: str, silo: int) -> tuple[int, ...]:
         """The silos whose hubs the hub of a silo sends a flow to; none if there is no such flow."""
@@ -167,15 +190,18 @@ class Round:
         return ()
 
     def answers(self) -> dict[FlowName, FlowName]:
-        """By flow down: the flow up with which clients answer it, which is the next one; those of an evaluation, which
-        comes first in a round, are the first ones.
+        """By flow down, in the order of a round: the flow up with which clients answer it, which is the next one.
+
+        An evaluation comes first. A certificate waits for the other hubs' scores, and meanwhile clients work out phi.
 
         >>> from tdcd.core.variant import Variant
         >>> round_of(Variant(), 2, Widths(1, 1)).answers()
         {'evaluated': 'scores', 'block': 'phi', 'received': 'block'}
         """
         found: dict[FlowName, FlowName] = {}
-        for flows in (self.evaluation, self.training):
+        places = [place for place, flow in enumerate(self.training) if flow.name == "received"]
+        before = places[0] if places else 0
+        for flows in (self.evaluation, self.training[:before], self.certificate, self.training[before:]):
             down = None
             for flow in flows:
                 if flow.within is None and flow.link == "hub_to_client":
@@ -212,7 +238,9 @@ def round_of(variant: "Variant", num_silos: int, widths: Widths) -> Round:
     block client_to_hub
     """
     training, evaluation = _training(variant, num_silos, widths), _evaluation(variant, widths)
-    return Round(num_silos, tuple(training), tuple(evaluation), beginning=tuple(_beginning(variant, widths)))
+    certificate = tuple(_certificate(variant, widths)) if widths.certificate else ()
+    beginning = tuple(_beginning(variant, widths))
+    return Round(num_silos, tuple(training), tuple(evaluation), certificate, beginning=beginning)
 
 
 def _beginning(variant: "Variant", widths: Widths) -> Iterator[Flow]:
@@ -255,6 +283,32 @@ def _evaluation(variant: "Variant", widths: Widths) -> Iterator[Flow]:
         yield Flow("intercept", "hub_to_hub", "vector", widths.phi, route=route, silos=silo, within="scores")
     if route != Everyone():
         yield Flow("figures", "hub_to_hub", "figures", route=From(variant.knowledge.scored_at(0)))
+
+
+def _certificate(variant: "Variant", widths: Widths) -> Iterator[Flow]:
+    """In float64, but for sums in fixed point, and the gradients of other blocks than linear ones."""
+    kind, route, codec = widths.certificate, variant.knowledge.route, scores_codec(variant.exchange)
+    is_star, answer, exact = route != Everyone(), From(variant.knowledge.scored_at(0)), "float64"
+    if kind == "witness":
+        yield Flow("gram", "hub_to_hub", "vector", WITNESSES**2, route=route, dtype=exact)
+        if is_star:
+            yield Flow("mixture", "hub_to_hub", "vector", WITNESSES, route=answer, dtype=exact)
+    blocks = 2 if kind == "witness" else 1
+    if kind != "gradient":
+        yield Flow("witness", "hub_to_client", "parameters", blocks, dtype=exact)
+        yield Flow("witness_scores", "client_to_hub", width=blocks * widths.phi, dtype=exact)
+        yield Flow("witness_scores", "hub_to_hub", width=blocks * widths.phi, codec=codec, route=route, dtype=exact)
+    numbers = None if kind == "gradient" else exact
+    if is_star:
+        yield Flow("residual", "hub_to_hub", width=widths.phi, route=answer, dtype=numbers)
+    yield Flow("residual", "hub_to_client", width=widths.phi, dtype=numbers)
+    if kind == "gradient":
+        yield Flow("certified", "hub_to_client", "parameters", within="residual")
+    summed = "uint32" if variant.summed_blocks is not None else numbers
+    yield Flow("gradient", "client_to_hub", "parameters", dtype=summed)
+    yield Flow("norm", "hub_to_hub", "figures", route=route)
+    if is_star:
+        yield Flow("gap", "hub_to_hub", "figures", route=answer)
 
 
 def _split(variant: "Variant", num_silos: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

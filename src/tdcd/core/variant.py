@@ -26,13 +26,13 @@ from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
-from tdcd.core.family.scaled import CurvedUpdate
+from tdcd.core.family.scaled import CurvedUpdate, Window
 from tdcd.core.family.steered import Steered
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
 from tdcd.core.presence import FullParticipation, Participation
 from tdcd.core.timing import Timing
 from tdcd.core.traits import Clash, Excludes, is_plain, stated
-from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update, excluded_by_memory
+from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update, UpdateState, excluded_by_memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,18 @@ class Variant:
         if isinstance(update, Steered) and not update.is_curved:
             return None
         return update if isinstance(update, CurvedUpdate) else None
+
+    @property
+    def remembers_rounds(self) -> bool:
+        """Whether hubs remember their last rounds, all the same ones, and may tell each other of their gradients."""
+        update = self.hub_update.update if isinstance(self.hub_update, Steered) else self.hub_update
+        are_slow = any(period > 1 for period in getattr(self.timing, "periods", ()))
+        return hasattr(update, "window") and self.summed_phi is None and not are_slow
+
+    def window(self, state: UpdateState) -> Window | None:
+        """What a hub remembers of its last rounds; None if it remembers none."""
+        found: Window | None = self.hub_update.window(state) if self.remembers_rounds else None  # type: ignore[attr-defined]
+        return found
 
     @property
     def carried(self) -> CarriedUpdate | None:

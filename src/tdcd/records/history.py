@@ -3,13 +3,14 @@
 import builtins
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import msgspec
 
+from tdcd.core.certificate import Certificate, gap_of
 from tdcd.core.ledger import Traffic
 from tdcd.records.files import parse_json, plain_lines
 
@@ -63,6 +64,18 @@ class Record:
     def diverged(self) -> bool:
         """Whether the loss stopped being a finite number, and the run ended with that: it was not taken back."""
         return not math.isfinite(self.train_loss) and not self.taken_back
+
+    def certified(self, found: Certificate, before: Sequence[float]) -> Self:
+        """The line with its gap or, where nothing can be proven, with the norm of the gradient.
+
+        Args:
+            before: the bounds that earlier certificates proved.
+        """
+        if math.isnan(found.loss):
+            return self
+        gap = gap_of(self.train_loss, found, before)
+        norm = found.gradient_norm if gap is None and math.isfinite(found.gradient_norm) else None
+        return replace(self, gap=gap, gradient_norm=norm)
 
     def to_json(self) -> str:
         """One line; numbers that are not finite become null, and absences stand there only if there are any."""

@@ -7,7 +7,6 @@
     history.jsonl               one line per evaluated round
     model/<silo>.safetensors    each hub's block; the round is in the metadata
     model/<silo>.memory.safetensors    what else a hub remembers, if its variant has it remember anything
-    model/<silo>.evaluated.safetensors the blocks that were evaluated last, where they make a certificate
     preparation/<silo>.json     how the silo's columns become features; of a run from files
     labels.json                 what the labels are; of a run from files
     held-out.csv                ids, labels and predictions of the held-out samples
@@ -32,7 +31,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -226,7 +225,6 @@ class RunFolder:
         data: str = "",
         memory: Sequence[Tree] = (),
         last: tuple[Sequence[Tree], int] | None = None,
-        evaluated: Sequence[tuple[int, Sequence[Tree]]] = (),
     ) -> None:
         """Replace all silos' blocks at once, each with what it takes to know its run again.
 
@@ -234,7 +232,6 @@ class RunFolder:
             history: the lines so far, without seconds; ``data`` is a digest of the federation's rows.
             memory: what else each hub remembers; nothing is written for a hub that remembers nothing.
             last: the blocks of the last round, and that round, where ``hub_blocks`` are the best ones.
-            evaluated: the rounds whose models a certificate is made of, and their blocks.
         """
         self._settings = self._settings or settings_digest(self.config())
         remembered = [(f"{name}.memory", tree) for name, tree in zip(names, memory, strict=False) if named_leaves(tree)]
@@ -242,19 +239,7 @@ class RunFolder:
         extra: list[tuple[str, Tree]] = []
         if last is not None:
             extra, facts["last"] = [(f"{name}.last", tree) for name, tree in zip(names, last[0], strict=True)], last[1]
-        if evaluated:
-            rounds = [round_index for round_index, _ in evaluated]
-            facts["evaluated"] = rounds
-            stacks = [dict(zip(map(str, rounds), each, strict=True)) for each in _by_silo(evaluated)]
-            extra += [(f"{name}.evaluated", stack) for name, stack in zip(names, stacks, strict=True)]
         self.model.save([*zip(names, hub_blocks, strict=True), *extra, *remembered], facts)
-
-    def load_evaluated(self, names: Sequence[str], template: Sequence[Tree]) -> list[tuple[int, list[Tree]]]:
-        """The evaluated blocks of the checkpoint, by round; none in a folder of an earlier version."""
-        rounds = self._about_model().get("evaluated", [])
-        stacks = [dict.fromkeys(map(str, rounds), block) for block in template] if rounds else []
-        found, _ = self.load_checkpoint([f"{name}.evaluated" for name in names], stacks) if rounds else ([], {})
-        return [(one, [stack[str(one)] for stack in found]) for one in rounds]
 
     def load_blocks(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], int]:
         """All silos' blocks, shaped like ``templates``, and the round they belong to."""
@@ -347,11 +332,6 @@ class RunFolder:
                     shutil.copytree(part.path / name, self.path / name, dirs_exist_ok=True)
         # Only a silo itself knows the names of its columns.
         self.write_facts({**facts[index], "silos": [fact["silos"][place] for place, fact in enumerate(facts)]})
-
-
-def _by_silo(evaluated: Sequence[tuple[int, Sequence[Tree]]]) -> Iterator[tuple[Tree, ...]]:
-    """Each silo's blocks of all rounds."""
-    return zip(*(blocks for _, blocks in evaluated), strict=True)
 
 
 def _of_files(path: Path) -> Any:

@@ -17,8 +17,10 @@ from tdcd.config.checks import weight_keys
 from tdcd.config.losses import combine_of
 from tdcd.config.members import variant_of, with_steps
 from tdcd.config.resolve import block_named, has_bias, objective_of, settings_of
+from tdcd.core import certificate
 from tdcd.core.codecs.codec import WIRE_DTYPES, sent_up
 from tdcd.core.combine import Combine
+from tdcd.core.objective import Objective
 from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.timing import HubTiming, followed
@@ -190,8 +192,21 @@ class Job:
     @cached_property
     def topology(self) -> Topology:
         """Which hubs are sent what."""
-        flows = round_of(self.variant, len(self.hubs), Widths(1, 1))
+        # Whether there is anything to prove is known when the labels are; who is sent what is known now.
+        anything = Objective("squared", 1.0, combine=self.combine)
+        kind = certificate.kind_of(self.variant, anything, self.are_linear, 0)
+        flows = round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind))
         return Topology(self.hubs, flows, None if flows.centre is None else self.hubs[flows.centre])
+
+    @cached_property
+    def are_linear(self) -> bool:
+        """Whether every silo's block is linear."""
+        return all(name == "linear" for name in self.config.block_names)
+
+    @cached_property
+    def is_certified_linear(self) -> bool:
+        """Whether certificates are of linear blocks whose sums are the scores."""
+        return self.are_linear and self.combine.is_additive
 
     def has_bias(self, silo: int) -> bool:
         """Whether the features of a silo end with a column of ones."""

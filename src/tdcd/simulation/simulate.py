@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block, with_heads
+from tdcd.blocks.linear import Linear
+from tdcd.core import certificate
 from tdcd.core.codecs.codec import Sending, encode_scores, seed_words
 from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.execution import Execution
 from tdcd.core.family.scaled import mean_products, products
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.round import Round, Widths, round_of
+from tdcd.core.round import CertificateKind, Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
@@ -149,7 +151,19 @@ class Simulation:
     def round_of(self, variant: Variant) -> Round:
         """What rounds and evaluations of a member of the family send here."""
         statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
-        return round_of(variant, self.federation.num_silos, Widths(self.phi_width, statistic, weighs))
+        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant))
+        return round_of(variant, self.federation.num_silos, widths)
+
+    @property
+    def certificate_kind(self) -> CertificateKind:
+        """What certificates of its runs are of; nothing where several hosts share the rows."""
+        return self._certificate_kind(self.variant)
+
+    def _certificate_kind(self, variant: Variant) -> CertificateKind:
+        if self.hosts is not None:
+            return ""
+        are_linear = all(type(block) is Linear for block in self.blocks)
+        return certificate.kind_of(variant, self.objective, are_linear, self.num_samples * self.phi_width)
 
     @property
     def tables(self) -> list[Any]:
@@ -312,6 +326,10 @@ class Simulation:
             self._explain(hub_blocks, tables)
         return scores
 
+    def scores_of_run(self, hub_blocks: list[Tree]) -> NDArray[Any]:
+        """:meth:`scores` of the training samples, by the blocks of one run of several."""
+        return self._scores(hub_blocks, self._tables, None, self.blocks, self._fixed, runs=1)
+
     def _noisy_scores(
         self, hub_blocks: list[Tree], tables: Sequence[Any], round_index: int, split: str
     ) -> NDArray[Any]:
@@ -343,13 +361,14 @@ class Simulation:
         resident: Sequence[Any] | None,
         blocks: tuple[Block, ...],
         fixed: FixedPoint | None,
+        runs: int | None = None,
     ) -> NDArray[Any]:
-        """The sum of these silos' phi, from tables that may be ``resident`` on the device."""
+        """The sum of these silos' phi, from tables that may be ``resident`` on the device; by default, of all runs."""
         if self.hosts is not None and isinstance(tables[0], HostRows):
             with self._context():
                 phis = [phi_of_all(*silo, self.hosts) for silo in zip(hub_blocks, tables, blocks, strict=True)]
                 return np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))
-        is_batch, total = len(self.runs) > 1, len(tables[0])
+        is_batch, total = (runs or len(self.runs)) > 1, len(tables[0])
         with self._context():
             most = SCORES_AT_ONCE // (len(self.runs) * self.phi_width) if is_batch else ROWS_AT_ONCE
             rows, chunks = min(max(1, most), total), []

@@ -49,8 +49,8 @@ class Evaluation(NamedTuple):
     """``train`` and ``test`` figures by name."""
 
 
-Certify = Callable[[Sequence[Sequence[Tree]]], Certificate]
-"""The certificate of the last of these models, each given by every silo's block."""
+Certify = Callable[[State], Certificate]
+"""The certificate of the model of a state."""
 
 
 class CallSizer:
@@ -78,7 +78,6 @@ class TrainingRun:
         ledger: Ledger,
         engine: str,
         hosts: Hosts | None = None,
-        num_certified: int = 0,
     ) -> None:
         """Before round 0.
 
@@ -86,9 +85,8 @@ class TrainingRun:
             ledger: what its rounds send.
             engine: the name of the one that runs the rounds.
             hosts: the processes that run it together, if there are several.
-            num_certified: how many of the models evaluated last a certificate is made of; 0 if there are none.
         """
-        self._num_certified, self._evaluated = num_certified, list[tuple[int, list[Tree]]]()
+        self._num_certified = 0
         self._hosts, self._clients = hosts, dict[str, str]()
         self.plan, self.state, self.stopping = plan, state, plan.stopping
         self.round, self.seconds = 0, 0.0
@@ -189,14 +187,11 @@ class TrainingRun:
         if known["data"] and known["data"] != self._data:
             raise ValueError(f"the data of {path} has changed since it was begun: restore it, or start the run again")
         self.history = folder.records_before(self.round, self.plan.config.evaluate.every, known["history"])
-        rounds = {record.round for record in self.history}
-        if self._num_certified:
-            evaluated = folder.load_evaluated(self.names, self.state.blocks)
-            self._evaluated = [both for both in evaluated if both[0] in rounds]
         self._take_best(known["round"], path)
         # That of a run with fewer rounds had a certificate since it was the last one.
+        self._num_certified = sum(self._is_certified(record.round) and not record.diverged for record in self.history)
         if self.history and not self.is_over and not self._is_certified(self.history[-1].round):
-            self.history[-1] = replace(self.history[-1], gap=None, gradient_norm=None)
+            self.history[-1] = self._with_evaluations(replace(self.history[-1], gap=None, gradient_norm=None))
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
@@ -273,27 +268,26 @@ class TrainingRun:
 
     def _is_certified(self, round_index: int) -> bool:
         """Whether an evaluated round gets a certificate, however the run goes."""
-        settings, samples = self.plan.settings, self.plan.federation.num_samples
-        per_round = settings.local_steps * settings.effective_batch_size(samples)
-        least = certificate.spacing(samples, per_round)
+        least = certificate.spacing(self.plan.settings, self.plan.federation.num_samples)
         return certificate.is_due(round_index, self.plan.config.evaluate.every, least, self.stopping.rounds)
 
     def _certified(self, record: Record, certify: Certify) -> Record:
         """The line with its gap or, where there can be none, the norm of the gradient."""
-        found = certify([blocks for _, blocks in self._evaluated])
         before = [one.train_loss - one.gap for one in self.history if one.gap is not None]
-        gap = certificate.gap_of(record.train_loss, found, before)
-        if gap is not None:
-            return replace(record, gap=gap)
-        return replace(record, gradient_norm=found.gradient_norm if np.isfinite(found.gradient_norm) else None)
+        return record.certified(certify(self.state), before)
+
+    def _with_evaluations(self, record: Record) -> Record:
+        """The line with what evaluations and certificates have sent so far."""
+        every, rounds = self.plan.config.evaluate.every, self.stopping.rounds
+        sent = self._ledger.evaluations(record.round, every, rounds, self._num_certified)
+        return replace(record, evaluation_bytes=by_link(sent, "bytes"), evaluation_messages=by_link(sent, "messages"))
 
     def add(self, figures: Evaluation, certify: Certify | None = None) -> Record:
         """Add a record of the global model as it is; without ``certify``, never with a certificate."""
-        every, steered = self.plan.config.evaluate.every, self.plan.variant.steered
+        steered = self.plan.variant.steered
         if steered is not None and any(map(steered.is_lost, self.state.updates)):
             test_loss = None if figures.test_loss is None else math.nan
             figures = figures._replace(train_loss=math.nan, test_loss=test_loss)
-        evaluations = self._ledger.evaluations(self.round, every, self.stopping.rounds)
         record = Record(
             round=self.round,
             iteration=self.round * self.plan.settings.local_steps,
@@ -303,8 +297,6 @@ class TrainingRun:
             bytes=self._ledger.traffic(self.round, "bytes"),
             messages=self._ledger.traffic(self.round, "messages"),
             seconds=round(self.seconds, 6),
-            evaluation_bytes=by_link(evaluations, "bytes"),
-            evaluation_messages=by_link(evaluations, "messages"),
         )
         if self.stopping.steering is not None:
             self._control, record = self.stopping.steering.judge(self._control, record)
@@ -315,11 +307,11 @@ class TrainingRun:
             self._best = Best.after(self._best, record)
             if self._best.round == record.round:
                 self._best_blocks = self.state.blocks
-            if certify is not None:
-                blocks = [jax.tree.map(np.asarray, block) for block in self.state.blocks]
-                self._evaluated = [*self._evaluated, (self.round, blocks)][-self._num_certified :]
-                if self._is_certified(self.round) or self.stopping.is_spent(self._best, self._control):
-                    record = self._certified(record, certify)
+            is_due = self._is_certified(self.round) or self.stopping.is_spent(self._best, self._control)
+            if certify is not None and is_due:
+                self._num_certified += 1
+                record = self._certified(record, certify)
+        record = self._with_evaluations(record)
         self._courses, record = self._courses.after(record, self._best)
         self.history.append(record)
         if self.folder is not None:
@@ -355,8 +347,7 @@ class TrainingRun:
             self.folder.sync_history()
             blocks, kept = self.model
             last = (self.state.blocks, self.round) if self._keeps_apart else None
-            evaluated = self._evaluated if self._num_certified > 1 else ()
-            self.folder.save_blocks(self.names, blocks, kept, self._mark, self._data, self._memory, last, evaluated)
+            self.folder.save_blocks(self.names, blocks, kept, self._mark, self._data, self._memory, last)
 
     def close(self, status: RunStatus) -> None:
         """End the run: the last finite model is the one that stays."""

@@ -46,7 +46,7 @@ from tdcd.records.history import Record, flat
 from tdcd.records.manifest import Manifest
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
-from tdcd.simulation.certificate import certify, no_gradient, num_certified
+from tdcd.simulation.certificate import certify
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
 from tdcd.simulation.simulate import Simulation
@@ -357,8 +357,7 @@ def train_plan(
         say_what_labels_are(federation, plan.objective)
     state, config = simulation.init(), plan.config
     ledger = ledger_of(simulation, state.blocks, plan)
-    certified = num_certified(simulation)
-    run = TrainingRun(plan._replace(federation=federation), state, ledger, simulation.engine, hosts, certified)
+    run = TrainingRun(plan._replace(federation=federation), state, ledger, simulation.engine, hosts)
     if out is not None:
         run.attach(out, resume=resume)
     with _ending_on_interrupt(observe, should_stop) as watch:
@@ -533,7 +532,7 @@ class Training:
         config = runs[0].plan.config
         self._simulation, self._runs = simulation, runs
         self._rounds, self._every = config.train.rounds, config.evaluate.every
-        self._certifies = not no_gradient(simulation)
+        self._certifies = bool(simulation.certificate_kind)
         self._state = simulation.join([run.state for run in runs])
         # Many runs are not worth a checkpoint each before anything has happened.
         self._saved_at = -math.inf if len(runs) == 1 else time.monotonic()
@@ -678,6 +677,7 @@ def ledger_of(
         count_parameters(hub_blocks),
         [bytes_up(block, variant.block_exchange) for block in hub_blocks],
         [] if variant.carried is None else [tree_bytes(variant.carried.memory(block)) for block in hub_blocks],
+        simulation.num_samples,
     )
     ledger = Ledger.of(
         simulation.round_of(variant),

@@ -13,10 +13,13 @@ averaged gradient g, and takes
 Nesterov's momentum with a preconditioner. In the variables :math:`w_j = A_j^{1/2} \theta_j` these are plain steps on a
 function with curvature at most 1 in every silo and N overall (docs/theory.md), so that s has no unit: columns may be
 correlated and of any scale. Blocks that overlap between silos are what 1 / N is for.
+
+The hub also remembers the blocks and the gradients of its last rounds: certificates are made of them
+(:mod:`tdcd.core.certificate`).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,7 @@ from tdcd.core.algorithm import average
 from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
+from tdcd.core.round import WITNESSES
 from tdcd.core.trees import map_tree
 from tdcd.core.update import HubUpdate, UpdateState
 
@@ -34,6 +38,29 @@ WIDEST = 2048
 """The most features of a silo whose products are sent in full; of wider ones the diagonal is."""
 MOST_ROWS = 20_000
 """A client works out its products from so many of its rows at most, evenly spread."""
+LEAST_WINDOW, WINDOW_BYTES = 4, 1 << 18
+"""A hub remembers blocks and gradients of its last rounds, at least of so many or of none, in so many bytes at most."""
+
+
+def window_size(numbers: int, itemsize: int) -> int:
+    """How many rounds a hub remembers of a block of so many numbers.
+
+    >>> window_size(100, 4), window_size(4096, 4), window_size(100_000, 4)
+    (16, 8, 0)
+    """
+    size = min(WITNESSES, WINDOW_BYTES // (2 * numbers * itemsize))
+    return size if size >= LEAST_WINDOW else 0
+
+
+class Window(NamedTuple):
+    """A silo's blocks of its last rounds, and the gradients that it found there, the last one first."""
+
+    blocks: NDArray[np.float64]
+    """``[m, D, C]``."""
+    gradients: NDArray[np.float64]
+    """``[m, D, C]``: of the objective, l2 counted in."""
+    noise: NDArray[np.float64]
+    """``[m]``: how far the norm of each gradient may be off, since it is a difference of rounded blocks."""
 
 
 @runtime_checkable
@@ -110,10 +137,16 @@ class Scaled:
 
     def start(self, block: Tree) -> UpdateState:
         """As if the curvature were 1 everywhere: see :meth:`curved`."""
-        size = block["weight"].shape[0]
+        weight = block["weight"]
+        size = weight.shape[0]
         inverse = np.ones(size) if size > WIDEST else np.eye(size)
         still = map_tree(lambda leaf: 0 * leaf, block)
-        return {"inverse": inverse.astype(block["weight"].dtype), "velocity": still}
+        state = {"inverse": inverse.astype(weight.dtype), "velocity": still}
+        rounds = window_size(max(1, weight.size), weight.dtype.itemsize)
+        if not rounds:
+            return state
+        empty = np.zeros((rounds, *weight.shape), weight.dtype)
+        return {**state, "window": {"blocks": empty, "gradients": empty, "steps": np.zeros((), np.int32)}}
 
     def curved(self, state: UpdateState, products: NDArray[Any], curvature: float, l2: float) -> UpdateState:
         """The state with the inverse of A."""
@@ -131,7 +164,35 @@ class Scaled:
         moved = map_tree(
             lambda leaf, fast, new: leaf - self.step_size * (self.momentum * fast + new), block, velocity, way
         )
-        return moved, {**state, "velocity": velocity}
+        after = {**state, "velocity": velocity}
+        if "window" in state:
+            after["window"] = _with_round(state["window"], block["weight"], gradient["weight"])
+        return moved, after
+
+    def window(self, state: UpdateState) -> Window | None:
+        """The last rounds, as far as they are remembered."""
+        if "window" not in state:
+            return None
+        known = {name: np.asarray(array) for name, array in state["window"].items()}
+        steps, rounds, epsilon = int(known["steps"]), len(known["blocks"]), np.finfo(known["blocks"].dtype).eps
+        last_first = [(steps - 1 - back) % rounds for back in range(min(steps, rounds))]
+        blocks, gradients = (known[name][last_first].astype(np.float64) for name in ("blocks", "gradients"))
+        return Window(blocks, gradients, epsilon / self.reach * np.sqrt((blocks**2).sum(axis=(1, 2))))
+
+
+def _with_round(window: dict[str, Array], block: Array, gradient: Array) -> dict[str, Array]:
+    """The window with one more round, in the place of the oldest."""
+    steps = window["steps"]
+    place = steps % len(window["blocks"])
+    after = {"steps": steps + np.int32(1)}
+    for name, new in (("blocks", block), ("gradients", gradient)):
+        if library_of(window[name]) is np and library_of(new) is np:
+            # A state that was handed out stays as it is.
+            after[name] = window[name].copy()
+            after[name][place] = new
+        else:
+            after[name] = jax.numpy.asarray(window[name]).at[place].set(new)
+    return {name: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for name, leaf in after.items()}
 
 
 def _times(inverse: Array, gradient: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.family.scaled import CurvedUpdate
+from tdcd.core.family.scaled import CurvedUpdate, Window
 from tdcd.core.lazy import library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, map_tree
@@ -73,6 +73,12 @@ class Steered:
     def is_lost(self, state: UpdateState) -> bool:
         """Whether a step since the last decision was not finite, so that the block stands still."""
         return bool(np.asarray(state["lost"]) > 0)
+
+    def window(self, state: UpdateState) -> Window | None:
+        """The last rounds, where the update remembers them."""
+        window = getattr(self.update, "window", None)
+        found: Window | None = None if window is None else window(state["inner"])
+        return found
 
     def with_factor(self, state: UpdateState, factor: float, *, wait: int | None = None) -> UpdateState:
         """The state with another factor.

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks import activations
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
-from tdcd.core import algorithm
+from tdcd.core import algorithm, certificate
 from tdcd.core.codecs.codec import TO_HUB
 from tdcd.core.knowledge import Known
 from tdcd.core.lazy import Array, compiled
@@ -161,6 +162,19 @@ class ClientCompute:
     def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
         """``[rows, C]``: the phi of all training rows, or of other rows."""
         return self._phi(block, self._features if features is None else np.asarray(features, self.settings.dtype))
+
+    def witness_scores(self, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
+        """``[n_k, k C]``: the scores of all training rows by each of these linear blocks ``[k, D, C]``, in float64."""
+        return certificate.scores_of(self._features, blocks)
+
+    def gradient(self, residual: NDArray[Any], block: Tree = None) -> Tree:
+        """The gradient of all training rows' losses, from their residuals ``[n_k, C]``; by a linear block if none is
+        given.
+        """
+        if block is None:
+            return {"weight": certificate.pull_back(self._features, residual)}
+        with precision(self.settings.dtype):
+            return activations.pull_back(self._block, block, self._features, residual)
 
     def _phi(self, block: Tree, rows: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self._block, Linear):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
-from tdcd.core import algorithm, lazy
+from tdcd.core import algorithm, certificate, lazy
+from tdcd.core.certificate import Samples
 from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB
 from tdcd.core.family.scaled import mean_products
 from tdcd.core.knowledge import Knowledge
@@ -97,7 +98,10 @@ class HubCompute:
         self.phi_width = self.objective.phi_width(self.num_outputs)
         self.phi_shape = (self.num_exchanged, self.batch_size, self.phi_width)
         statistic = self.objective.statistic_width(self.num_outputs)
-        self.round = round_of(job.variant, len(job.hubs), Widths(self.phi_width, statistic, job.sends_weights))
+        num_scores = sample_index.num_samples * self.phi_width
+        self.certificate_kind = certificate.kind_of(self.variant, self.objective, job.are_linear, num_scores)
+        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind)
+        self.round = round_of(job.variant, len(job.hubs), widths)
         self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
         self._num_scored = {"train": sample_index.num_samples, "test": int(sample_index.held_out.sum())}
@@ -165,7 +169,10 @@ class HubCompute:
                     continue
                 layout = found.setdefault((flow.within or flow.name, silo), PartLayout({}, {}))
                 if flow.carries == "vector":
-                    layout.arrays[flow.name] = self.settings.dtype, (flow.width,)
+                    layout.arrays[flow.name] = flow.dtype or self.settings.dtype, (flow.width,)
+                elif flow.carries == "samples" and flow in self.round.certificate:
+                    numbers = flow.dtype or self.settings.dtype if flow.codec is None else self.links.scores_dtype
+                    layout.arrays[flow.name] = numbers, (self._num_scored["train"], flow.width)
                 elif flow.carries == "samples" and is_scored:
                     for name, shape in sizes.items():
                         layout.arrays[name] = self.links.scores_dtype, (*shape, flow.width)
@@ -196,9 +203,21 @@ class HubCompute:
             }
         if flow == "block":
             return self._sent_after_steps
+        if flow == "witness_scores":
+            width = (2 if self.certificate_kind == "witness" else 1) * self.phi_width
+            return {flow: ("float64", (self.rows_of(client, held_out=False), width))}
+        if flow == "gradient":
+            return self.gradient_layout
         rows = {"train": self.rows_of(client, held_out=False), "test": self.rows_of(client, held_out=True)}
         shapes = {name: (count, self.phi_width) for name, count in rows.items() if count or name == "train"}
         return {name: (self.settings.dtype, shape) for name, shape in shapes.items()}
+
+    @cached_property
+    def gradient_layout(self) -> Layout:
+        """What clients send in a certificate: the dtype and shape of every array, by name."""
+        dtype = self.settings.dtype if self.certificate_kind == "gradient" else "float64"
+        sent = dtype if self.variant.summed_blocks is None else "uint32"
+        return {name: (sent, leaf.shape) for name, leaf in named_leaves(self.start).items()}
 
     @property
     def num_parameters(self) -> int:
@@ -426,6 +445,17 @@ class HubCompute:
             masks[f"{name}_absent"] = mask_of(total, [answer is None for answer in answers], places)
         part |= {name: mask for name, mask in masks.items() if mask.any()}
         return part if (alone := self._intercept(block)) is None else {**part, "intercept": alone}
+
+    @cached_property
+    def train_places(self) -> list[NDArray[np.int64]]:
+        """Of each client: which training samples its rows are, in their order."""
+        return [train[train >= 0] for train, _ in self._places]
+
+    @cached_property
+    def samples(self) -> Samples:
+        """What certificates need to know of the training samples, at a hub with labels."""
+        labels = self.sample_index.train_labels.astype(self.objective.label_dtype("float64"))
+        return Samples.of(self.objective, labels, self._weights)
 
     def rows_of(self, client: int, held_out: bool) -> int:
         """How many training rows, or held-out ones, a client has."""

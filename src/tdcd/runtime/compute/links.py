@@ -152,6 +152,14 @@ class Links:
         """The sum of all silos' scores, from what every hub sent; in silo order, whatever the order of arrival."""
         return np.asarray(sum(parts[1:], start=parts[0])) if self._sums is None else self._sums.all(parts)
 
+    def exact_part(self, round_index: int, scores: NDArray[np.float64]) -> NDArray[Any]:
+        """The silo's scores ``[M, k C]`` of a certificate, in float64, as the other hubs are sent them."""
+        return scores if self._sums is None else self._sums.part("witness", round_index, scores)
+
+    def exact_sum(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+        """The sum of all silos' scores of a certificate, from what every hub sent."""
+        return np.asarray(sum(parts[1:], start=parts[0])) if self._sums is None else self._sums.exact(parts)
+
     def scores_by_silo(
         self, what: What, round_index: int, parts: Sequence[NDArray[Any]]
     ) -> dict[tuple[int, ...], NDArray[Any]]:

@@ -17,8 +17,8 @@ from tdcd.core.codecs.fixed_point import FixedPoint, beyond
 from tdcd.runtime.certificates.agreement import derive
 from tdcd.runtime.job import IncompatibleParties
 
-What = Literal["phi", "train", "test", "prediction", "block"]
-_WHAT: dict[What, int] = {"phi": 0, "train": 1, "test": 2, "prediction": 3, "block": 4}
+What = Literal["phi", "train", "test", "prediction", "block", "witness", "gradient"]
+_WHAT: dict[What, int] = {"phi": 0, "train": 1, "test": 2, "prediction": 3, "block": 4, "witness": 5, "gradient": 6}
 _KEPT = 8
 FixedSteps = NDArray[np.uint32]
 
@@ -55,6 +55,7 @@ _NAMES: dict[What, str] = {
     "train": "a score in an evaluation",
     "test": "a score in an evaluation",
     "prediction": "a score of the new rows",
+    "witness": "a score in a certificate",
 }
 
 
@@ -87,6 +88,10 @@ class Sums:
     def all(self, parts: Sequence[FixedSteps]) -> NDArray[Any]:
         """The sum of all hubs' numbers, from all parts."""
         return self._numbers(add_steps(parts))
+
+    def exact(self, parts: Sequence[FixedSteps]) -> NDArray[np.float64]:
+        """The sum of all hubs' numbers, as exact as fixed point has them."""
+        return np.asarray(self._fixed.numbers(add_steps(parts), np.float64))
 
     def _numbers(self, steps: FixedSteps) -> NDArray[Any]:
         return np.asarray(self._fixed.numbers(steps, self._dtype))

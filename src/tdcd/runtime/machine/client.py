@@ -25,6 +25,7 @@ from tdcd.core.trees import leaves_of, like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_data import ClientData
+from tdcd.runtime.compute.line_proof import BLOCK
 from tdcd.runtime.compute.links import MEMORY, Layout
 from tdcd.runtime.compute.local_steps import ClientRows, RowsLeft
 from tdcd.runtime.job import Job, block_beyond, scores_beyond
@@ -60,6 +61,8 @@ from tdcd.tables.preparation import Preparation
 
 OF_ANY_RUN = frozenset({Who, Welcome, Stop})
 """What a hub may say before the run is known, and of whatever round."""
+OF_LINES = ("witness", "residual")
+"""The questions of certificates, which may be of a line that is some rounds old."""
 LEFT = ("absent", "present", "rows")
 """The arrays that say what is left of a round's minibatches, if clients take no part."""
 
@@ -99,6 +102,8 @@ class Client:
             Welcome.tag(): self._on_welcome,
             Prepare.tag(): self._on_prepare,
             "evaluated": self._on_evaluated,
+            "witness": self._on_witness,
+            "residual": self._on_residual,
             "block": self._on_block,
             "received": self._on_received,
             Stop.tag(): self._on_stop,
@@ -142,7 +147,8 @@ class Client:
                 return self.introduce()
             if message.run != self._run:
                 raise RejectedMessage(f"it belongs to run {message.run!r}, not to {self._run!r}")
-            if isinstance(message, Part) and not self.round <= message.round <= self.job.config.train.rounds:
+            oldest = 0 if message.kind in OF_LINES else self.round
+            if isinstance(message, Part) and not oldest <= message.round <= self.job.config.train.rounds:
                 raise RejectedMessage(f"it is of round {message.round}, and this is round {self.round}")
             # A question that is asked again gets the same answer, byte for byte.
             known = self._answers.get(message.kind)
@@ -347,6 +353,37 @@ class Client:
         if self._test is not None:
             scores["test"] = self._compute.scores(block, self._test)
         return self._send(message, "scores", scores)
+
+    def _on_witness(self, message: Part) -> list[Message]:
+        """The scores of all training rows in float64, for a certificate."""
+        if self._compute is None:
+            return self.introduce()
+        if not self.job.is_certified_linear:
+            raise RejectedMessage("a client knows no 'witness' of blocks that are not linear")
+        shape = next(iter(self._layout.values()))[1]
+        # Of the model, and of the witness if that is another one.
+        count = min(2, max(1, len(message.arrays["witness"].values))) if "witness" in message.arrays else 1
+        blocks = take_all(message.arrays, {"witness": ("float64", (count, *shape))})["witness"]
+        return self._send(message, "witness_scores", {"witness_scores": self._compute.witness_scores(blocks)})
+
+    def _on_residual(self, message: Part) -> list[Message]:
+        """The gradient of all training rows' losses, for a certificate."""
+        if self._compute is None:
+            return self.introduce()
+        shape, dtype = (self._compute.num_rows, self._phi_width), "float64"
+        layout: Layout = {"residual": (dtype, shape)}
+        if not self.job.is_certified_linear:
+            dtype = self.job.settings.dtype
+            layout = {"residual": (dtype, shape), **{f"{BLOCK}{name}": leaf for name, leaf in self._layout.items()}}
+        residual, *leaves = take_all(message.arrays, layout).values()
+        gradient = self._compute.gradient(residual, like(self._template, leaves) if leaves else None)
+        if self.job.variant.summed_blocks is None:
+            sent = {name: leaf.astype(dtype) for name, leaf in named_leaves(gradient).items()}
+            return self._send(message, "gradient", sent)
+        masked = self._masks.gradient(self._compute, gradient, message)
+        if masked is None:
+            return self._answer(message, Diverged)
+        return self._answer(message, Part, flow="gradient", arrays=named(masked), group=message.group)
 
     def _on_stop(self, message: Stop) -> list[Message]:
         if message.session and message.session != self._session:

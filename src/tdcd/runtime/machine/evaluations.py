@@ -14,6 +14,9 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core import certificate
+from tdcd.core.certificate import Certificate
+from tdcd.core.family.scaled import Window
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
@@ -102,6 +105,50 @@ class Candidates:
         return {
             f"{one}/{name}": leaf for one, block in self._blocks.items() for name, leaf in named_leaves(block).items()
         }
+
+
+class Uncertified:
+    """Blocks of evaluated rounds, and what a hub remembered then of the rounds before: as long as there may be a
+    certificate of them.
+    """
+
+    def __init__(self, tree: Callable[[Arrays], Tree], restored: HubState | None) -> None:
+        """Take up what was saved; ``tree`` makes a block of its named arrays."""
+        by_round: dict[int, dict[str, Any]] = {}
+        for name, array in ({} if restored is None else restored.uncertified).items():
+            one, _, rest = name.partition("/")
+            by_round.setdefault(int(one), {})[rest] = array
+        self._known: dict[int, tuple[Tree, Window | None]] = {}
+        for round_index, found in by_round.items():
+            window = [found.pop(f"{_WINDOW}{name}", None) for name in Window._fields]
+            self._known[round_index] = tree(found), None if window[0] is None else Window(*window)
+
+    def add(self, round_index: int, block: Tree, window: Window | None) -> None:
+        """A round's scores were sent."""
+        self._known[round_index] = block, window
+
+    def take(self, round_index: int) -> tuple[Tree, Window | None]:
+        """What a certificate of a round is made of; what was older is no longer needed."""
+        found = self._known[round_index]
+        self.forget(round_index)
+        return found
+
+    def forget(self, round_index: int) -> None:
+        """There is a line of a round."""
+        self._known = {one: known for one, known in self._known.items() if one > round_index}
+
+    @property
+    def arrays(self) -> Arrays:
+        """All of it, for a checkpoint."""
+        found: dict[str, NDArray[Any]] = {}
+        for one, (block, window) in self._known.items():
+            found |= {f"{one}/{name}": leaf for name, leaf in named_leaves(block).items()}
+            if window is not None:
+                found |= {f"{one}/{_WINDOW}{name}": array for name, array in window._asdict().items()}
+        return found
+
+
+_WINDOW = "window."
 
 
 class Scores(NamedTuple):
@@ -209,10 +256,16 @@ class Records:
             return None
         return self.compute.figures(total, what == "test", scores.penalty, absent)
 
-    def diverged(self, round_index: int) -> Record:
-        """The line that says that the run diverged in this round."""
+    def diverged(self, round_index: int, certified: int) -> Record:
+        """The line that says that the run diverged in this round, after so many certificates."""
         names = metrics(self.compute.objective.loss, np.full((1, self.compute.num_outputs), np.nan), np.zeros(1))
-        return self._record(round_index + 1, math.nan, {"train": names})
+        return self.with_evaluations(self._record(round_index + 1, math.nan, {"train": names}), certified)
+
+    def with_evaluations(self, record: Record, certified: int) -> Record:
+        """A line with what evaluations have sent so far, and so many certificates."""
+        every, rounds = self.job.config.evaluate.every, self.job.config.train.rounds
+        sent = self.ledger.evaluations(record.round, every, rounds, certified)
+        return replace(record, evaluation_bytes=by_link(sent, "bytes"), evaluation_messages=by_link(sent, "messages"))
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -220,7 +273,7 @@ class Records:
         compute, samples = self.compute, self.compute.sample_index
         scored = samples.num_samples + int(samples.held_out.sum())
         sent, dtype = compute.phi_shape[:2], compute.settings.dtype
-        sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up, self.memories)
+        sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up, self.memories, samples.num_samples)
         silos = range(len(self.job.hubs))
         clients = [len(self.job.clients(silo)) for silo in silos]
         periods = [compute.variant.timing.period(silo) for silo in silos]
@@ -234,7 +287,6 @@ class Records:
         test_loss: float | None = None,
     ) -> Record:
         ledger = self.ledger
-        evaluations = ledger.evaluations(round_index, self.job.config.evaluate.every, self.job.config.train.rounds)
         return Record(
             round=round_index,
             iteration=round_index * self.job.settings.local_steps,
@@ -244,8 +296,6 @@ class Records:
             bytes=ledger.traffic(round_index, "bytes"),
             messages=ledger.traffic(round_index, "messages"),
             seconds=0.0,
-            evaluation_bytes=by_link(evaluations, "bytes"),
-            evaluation_messages=by_link(evaluations, "messages"),
         )
 
 
@@ -255,6 +305,16 @@ class Evaluations:
     def __init__(self, silo: int, job: Job, compute: HubCompute, restored: HubState | None = None) -> None:
         """Take up what was saved."""
         self.candidates = Candidates(job.stopping, compute.tree, restored)
+        self.uncertified = Uncertified(compute.tree, restored)
+        self.certified = 0 if restored is None else restored.certified
+        """How many lines have had a certificate."""
+        self.proven = None if restored is None else restored.proven
+        """No model's training loss is below this."""
+        self.held: Append | None = None
+        """The line that waits for its certificate."""
+        self._kind = compute.certificate_kind
+        self._spacing = certificate.spacing(compute.settings, compute.sample_index.num_samples)
+        self._may_end_early = job.stopping.patience is not None or job.stopping.steering is not None
         self._silo, self._timing = silo, job.timing
         self._has_labels = job.has_labels(silo)
         self._sends_figures = job.topology.label_hub == job.hubs[silo]
@@ -282,6 +342,8 @@ class Evaluations:
     ) -> Iterator[Message | Append]:
         """The lines whose figures are there, and what to send of them; there are ``records`` when hubs have met.
 
+        It ends with a line that is to have a certificate, which is :attr:`held` until then.
+
         Args:
             own_part: makes this hub's part of a flow and a round.
         """
@@ -299,12 +361,40 @@ class Evaluations:
             if record is not None:
                 self.recorded = round_index
                 record, stays = self.candidates.judge(record)
-                if not stays or not self._has_labels:
-                    yield Append(record)
+                is_held = self._is_certified(record)
+                self.certified += is_held
+                record = records.with_evaluations(record, self.certified)
+                line = Append(record)
+                if stays and self._has_labels:
+                    line = Append(record, records.test_scores(scores), records.subsets(round_index, scores))
+                if is_held:
+                    self.held = line
                 else:
-                    yield Append(record, records.test_scores(scores), records.subsets(round_index, scores))
+                    self.uncertified.forget(round_index)
+                    yield line
             if self.candidates.ended_at is not None:
                 self.waiting = []
+            if self.held is not None:
+                return
+
+    def _is_certified(self, record: Record) -> bool:
+        """Whether a line is to have a certificate: only one of all samples."""
+        if not self._kind or record.diverged or record.unscored:
+            return False
+        return self._is_due(record.round) or self.candidates.ended_at == record.round
+
+    def _is_due(self, round_index: int) -> bool:
+        return certificate.is_due(round_index, self._every, self._spacing, self._rounds)
+
+    def release(self, found: Certificate) -> Append:
+        """The line that was held, with its certificate."""
+        assert self.held is not None
+        line, self.held = self.held, None
+        record = line.record.certified(found, [] if self.proven is None else [self.proven])
+        if record.gap is not None:
+            bound = record.train_loss - record.gap
+            self.proven = bound if self.proven is None else max(bound, self.proven)
+        return replace(line, record=record)
 
     def _figures_in(self, round_index: int) -> list[Key]:
         first = round_index - self._timing.rounds
@@ -312,9 +402,11 @@ class Evaluations:
         needed = self._due(first, (round_index if round_index == self._rounds else first) + 1)
         return [key for one in needed for key in self.of(one)]
 
-    def note_sent(self, round_index: int, block: Tree) -> None:
-        """A round's scores were sent."""
+    def note_sent(self, round_index: int, block: Tree, window: Callable[[], Window | None]) -> None:
+        """A round's scores were sent; ``window`` has what the hub remembers of the rounds before."""
         self.candidates.evaluated(round_index, block)
+        if self._kind and (self._may_end_early or self._is_due(round_index)):
+            self.uncertified.add(round_index, block, window())
         if round_index not in self.waiting:
             self.waiting.append(round_index)
 
@@ -332,6 +424,11 @@ class Evaluations:
     def oldest(self, round_index: int) -> int:
         """The oldest round whose scores may still be needed in this one."""
         return min([*self.waiting, round_index - self._timing.rounds])
+
+    def is_waiting(self, round_index: int) -> bool:
+        """Whether a line of this round, or of one before it, is still to be written."""
+        held = [] if self.held is None else [self.held.record.round]
+        return any(one <= round_index for one in (*self.waiting, *held))
 
 
 def _facts_of(record: Record | None) -> FiguresFacts:

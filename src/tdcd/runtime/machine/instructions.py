@@ -47,6 +47,13 @@ class HubState(msgspec.Struct, frozen=True, eq=False):
     """By which nonce and key for masks each hub is in this run; of checkpoints before protocol 6, nothing."""
     control: StepControl = NO_CONTROL
     """Where steered steps stand."""
+    uncertified: Arrays = {}
+    """What certificates of lines that are not written yet may be made of, see
+    :class:`tdcd.runtime.machine.evaluations.Evaluations`."""
+    certified: int = 0
+    """How many lines have had a certificate."""
+    proven: float | None = None
+    """No model's training loss is below this, as certificates have proven."""
 
 
 @dataclass(frozen=True)

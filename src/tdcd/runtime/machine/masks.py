@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config.checks import FEWEST, FEWEST_LEFT
+from tdcd.core.certificate import fixed_gradient
 from tdcd.core.codecs.fixed_point import beyond
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, named_leaves
@@ -20,7 +21,7 @@ from tdcd.core.words import counted
 from tdcd.runtime.certificates.agreement import Card, ForgedCardError, KeyPair, Keys, RevokedCardError
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.sample_index import Enrolment
-from tdcd.runtime.compute.secure_sums import Masks
+from tdcd.runtime.compute.secure_sums import Masks, What
 from tdcd.runtime.job import IncompatibleParties, Job
 from tdcd.runtime.messages.messages import Group, Hello, Part
 from tdcd.runtime.messages.structure import Arrays
@@ -117,8 +118,9 @@ class ClientMasks:
         self._run = self._keys = ""
         self._masks = lru_cache(maxsize=4)(self._make)
         self._last: tuple[int, Group | None] = (-1, None)
-        self._sent: dict[tuple[str, int], dict[tuple[tuple[int, ...], int], bytes]] = {}
-        """By run and round: the clients and rows that blocks were sent for, and a digest of each block."""
+        self._sent: dict[tuple[str, str, int], dict[tuple[tuple[int, ...], int], bytes]] = {}
+        """By run, whether of blocks or of gradients, and round: the clients and rows that these were sent for, and a
+        digest of each."""
         self._newest: dict[str, int] = {}
         """By run: the last round that a block was sent of."""
 
@@ -166,6 +168,17 @@ class ClientMasks:
         self._last = question.round, group
         return self._masked(parts, question.round, group), ""
 
+    def gradient(self, compute: ClientCompute, gradient: Tree, question: Part) -> Arrays | None:
+        """A gradient as it is added up with those of the question's group; None if it is beyond the range."""
+        assert self._exchange is not None
+        group = question.group
+        if group is None:
+            raise RejectedMessage("it does not say whose gradients are added up")
+        self._check(compute, question.round, group, "gradient")
+        steps = fixed_gradient(gradient, self._exchange, len(group.clients))
+        self._last = question.round, group
+        return None if steps is None else self._masked(named_leaves(steps), question.round, group, "gradient")
+
     def products(self, compute: ClientCompute, products: NDArray[Any]) -> NDArray[Any]:
         """The products of the client's features as they are added up with those of all clients of the silo."""
         assert self._exchange is not None
@@ -179,22 +192,23 @@ class ClientMasks:
         # Before round 0: blocks of no round have these masks.
         return self._masked({"products": self._exchange.part(products, share)}, -1, everyone)["products"]
 
-    def _masked(self, parts: Arrays, round_index: int, group: Group) -> Arrays:
+    def _masked(self, parts: Arrays, round_index: int, group: Group, what: What = "block") -> Arrays:
         if not self._are_used:
             return parts
         content = hashlib.sha256(b"".join(part.tobytes() for part in parts.values())).digest()
-        of_round = self._sent.setdefault((self._run, round_index), {})
+        of_round = self._sent.setdefault((self._run, what, round_index), {})
         self._newest[self._run] = max(round_index, self._newest.get(self._run, 0))
-        self._sent.pop((self._run, round_index - REMEMBERED - 1), None)
+        for old in ("block", "gradient"):
+            self._sent.pop((self._run, old, round_index - REMEMBERED - 1), None)
         if of_round.setdefault((group.clients, group.rows), content) != content:
             # The difference of two blocks with the same masks has none.
-            raise RejectedMessage("it asks for another block of a round that was answered")
+            raise RejectedMessage(f"it asks for another {what} of a round that was answered")
         sizes = [part.size for part in parts.values()]
-        mask = self._masks(group).of("block", round_index, (sum(sizes),))
+        mask = self._masks(group).of(what, round_index, (sum(sizes),))
         each = zip(parts.items(), np.split(mask, np.cumsum(sizes)[:-1]), strict=True)
         return {name: part + its.reshape(part.shape) for (name, part), its in each}
 
-    def _check(self, compute: ClientCompute, round_index: int, group: Group) -> None:
+    def _check(self, compute: ClientCompute, round_index: int, group: Group, what: What = "block") -> None:
         """Refuse groups that would show this client's block, alone or by a difference of two sums."""
         own, members = self._clients.index(self._name), group.clients
         if own not in members or [*members] != sorted({*members}) or members[-1] >= len(self._clients):
@@ -209,7 +223,7 @@ class ClientMasks:
             raise RejectedMessage("nobody else in 'group' has rows: the sum would be this client's block")
         if round_index < self._newest.get(self._run, 0) - REMEMBERED:
             raise RejectedMessage(f"it is of round {round_index}, which was over long ago")
-        known = self._sent.get((self._run, round_index), {})
+        known = self._sent.get((self._run, what, round_index), {})
         if not all({*members} <= {*clients} for clients, _ in known):
             raise RejectedMessage("'group' has clients that were not in the round's sum before")
         for client in [self._clients[member] for member in members] if self._are_used else ():

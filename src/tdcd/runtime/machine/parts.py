@@ -6,16 +6,26 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import NoneType
 
-from tdcd.core.round import FlowName
+from tdcd.core.round import WITNESSES, FlowName
 from tdcd.records.metrics import metric_names
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.job import Job
-from tdcd.runtime.messages.messages import FiguresFacts, ModelFacts, Part, ScoresFacts
+from tdcd.runtime.messages.messages import FiguresFacts, GapFacts, ModelFacts, Part, ProofFacts, ScoresFacts
 from tdcd.runtime.messages.validation import LEAVES_OUT, take, take_all, take_json, take_masks
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
 
-FACTS: dict[FlowName, type] = {"scores": ScoresFacts, "figures": FiguresFacts, "model": ModelFacts}
+FACTS: dict[FlowName, type] = {
+    "scores": ScoresFacts,
+    "figures": FiguresFacts,
+    "gram": ProofFacts,
+    "mixture": ProofFacts,
+    "witness_scores": ProofFacts,
+    "residual": ProofFacts,
+    "norm": ProofFacts,
+    "gap": GapFacts,
+    "model": ModelFacts,
+}
 """By flow between hubs: what its parts carry in addition to arrays; those of other flows carry nothing else."""
 
 
@@ -24,7 +34,9 @@ def check_part(part: Part, job: Job, compute: HubCompute) -> None:
     if type(part.facts) is not FACTS.get(part.flow, NoneType) or part.group is not None:
         raise RejectedMessage(f"'facts' or 'group' are not those of '{part.flow}'")
     if part.flow != "model":
-        layout = compute.between_hubs[part.flow, job.hubs.index(part.sender)]
+        layout = compute.between_hubs.get((part.flow, job.hubs.index(part.sender)))
+        if layout is None:
+            raise RejectedMessage(f"a hub was not to send '{part.flow}'")
         take_all(part.arrays, layout.arrays, layout.masks)
         take_masks(part.arrays, layout.masks, job.may_be_absent if "absent" in layout.masks else job.has_grace)
     if part.flow in _CHECKS:
@@ -73,6 +85,18 @@ def _check_figures(part: Part, job: Job, compute: HubCompute) -> None:
         raise RejectedMessage("'test_loss' goes with metrics of the held-out samples")
 
 
+def _check_proof(part: Part, job: Job, compute: HubCompute) -> None:
+    facts = part.facts
+    assert isinstance(facts, ProofFacts)
+    if facts.models > WITNESSES:
+        raise RejectedMessage(f"'models' must be {WITNESSES} at most")
+    numbers = facts.square, facts.penalty, facts.gradient_square
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise RejectedMessage("'square', 'penalty' and 'gradient_square' must be numbers of at least 0")
+    if not facts.is_whole and part.flow in ("gram", "mixture"):
+        raise RejectedMessage(f"'{part.flow}' does not depend on clients")
+
+
 def _check_model(part: Part, job: Job, compute: HubCompute) -> None:
     if not (job.config.federation.share_model and _may_end(part.round, job)):
         raise RejectedMessage(f"a hub was not to send '{part.flow}'")
@@ -86,6 +110,11 @@ _CHECKS: dict[FlowName, Callable[[Part, Job, HubCompute], None]] = {
     "scores": _check_scores,
     "figures": _check_figures,
     "model": _check_model,
+    "gram": _check_proof,
+    "mixture": _check_proof,
+    "witness_scores": _check_proof,
+    "residual": _check_proof,
+    "norm": _check_proof,
 }
 """By flow: what is to be checked in addition to the layout of its arrays."""
 

@@ -18,6 +18,9 @@ from tdcd.runtime.messages.structure import Message, NamedArrays
 from tdcd.runtime.messages.validation import take_all
 from tdcd.runtime.messages.wire import RejectedMessage
 
+OF_EVERYBODY: tuple[FlowName, ...] = ("evaluated", "witness", "residual")
+"""The global model is evaluated with everybody, also where a round is of some."""
+
 
 class Absences:
     """Which of a silo's clients are left out, from which question of which round on, and since when they are back."""
@@ -105,12 +108,11 @@ class Questions:
         self._hub, self.clients, self._compute, self._run = job.hubs[silo], job.clients(silo), compute, run
         self._place = {client: index for index, client in enumerate(self.clients)}
         self._answered_by = job.topology.round.answers()
-        # The global model is evaluated with everybody, also where a round is of some.
         self._all_answer, seed = job.variant.all_answer, job.settings.seed
         draw = job.variant.participation.answering
         self._draw = lru_cache(maxsize=2)(lambda round_index: draw(seed, round_index, silo, len(self.clients)))
         is_summed = job.variant.summed_blocks is not None
-        self._summed = {down for down, up in self._answered_by.items() if is_summed and up == "block"}
+        self._summed = {down for down, up in self._answered_by.items() if is_summed and up in ("block", "gradient")}
         """The flows down whose answers are added up."""
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1
         self._questions: Sequence[Part] = ()
@@ -144,7 +146,7 @@ class Questions:
     def without(self, round_index: int, flow: FlowName) -> list[int]:
         """The clients, by index, that are not sent a flow of a round: those that are left out, or not drawn for it."""
         out = self.absences.out(round_index, flow)
-        if self._all_answer or flow == "evaluated":
+        if self._all_answer or flow in OF_EVERYBODY:
             return out
         drawn = self._draw(round_index)
         return [index for index in range(len(self.clients)) if index in out or not drawn[index]]

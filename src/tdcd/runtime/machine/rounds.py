@@ -3,6 +3,7 @@
 ==========  ==========================================================================================
 evaluating  the clients' scores of all samples, sent to the other hubs
 exchanging  phi from the clients, sent to the other hubs; then theirs of this round's minibatches, or the slopes
+certifying  a line's certificate, between two other phases: see :mod:`tdcd.runtime.machine.certification`
 stepping    the clients' blocks after their local steps; their average begins the next round
 closing     all other hubs' scores, at the end or after a client's block stopped being finite
 sharing     the other silos' blocks, if all agreed to share the model
@@ -19,13 +20,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
+from tdcd.core.family.scaled import Window
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
 from tdcd.core.trees import map_tree, named_leaves
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import CARRIED, HubCompute
+from tdcd.runtime.compute.line_proof import LineProof
 from tdcd.runtime.compute.links import MEMORY
 from tdcd.runtime.job import Job
+from tdcd.runtime.machine.certification import Certification
 from tdcd.runtime.machine.evaluations import Evaluations, Records
 from tdcd.runtime.machine.exchange import HubExchange, Key, begun, kept_rounds, lost
 from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, Save
@@ -34,7 +38,7 @@ from tdcd.runtime.machine.questions import Questions
 from tdcd.runtime.messages.messages import (
     Diverged,
     EndStatus,
-    FiguresFacts,
+    Facts,
     Gone,
     ModelFacts,
     Opening,
@@ -115,6 +119,10 @@ class HubBlock:
         memories = [{f"{MEMORY}{name}": leaf for name, leaf in named_leaves(one).items()} for one in self.carried]
         return [{**block, **named(memory)} for memory in memories] or [block] * self._compute.num_clients
 
+    def window(self) -> Window | None:
+        """What the hub's update remembers of the last rounds."""
+        return self._compute.variant.window(self._memory)
+
     def memories(self) -> Arrays:
         """What the hub's update remembers, and every client's memory, by name."""
         carried = {
@@ -146,11 +154,15 @@ class Rounds:
         self._steps: dict[str, Callable[[], list[Instruction]]] = {
             "evaluating": self._scored,
             "exchanging": self._exchanged,
+            "certifying": self._certified,
             "stepping": self._stepped,
             "closing": self._closed,
             "sharing": self._shared,
         }
         self._own = HubBlock(compute, restored)
+        self._certification: Certification | None = None
+        self._interrupted = ""
+        """The phase that goes on after a certificate."""
         self._records: Records | None = None
         self._rows: tuple[str, ...] = ()
         self._hubs: Mapping[str, str] = {}
@@ -199,7 +211,7 @@ class Rounds:
 
     def advance(self) -> list[Instruction]:
         """Everything that follows from what has arrived."""
-        out: list[Instruction] = self._record()
+        out: list[Instruction] = []
         stage = None
         # A step that leads nowhere waits for other hubs.
         while self.phase and not self.questions.asked and stage != (self.phase, self.round):
@@ -239,6 +251,8 @@ class Rounds:
         """The parts of every peer that have to be there before the hub leaves this phase of this round."""
         if self.phase == "exchanging":
             return [*((flow, self.round) for flow in self._flows), *self.evaluations.figures_in(self.round)]
+        if self.phase == "certifying" and self._certification is not None:
+            return self._certification.awaited
         if self.phase == "closing":
             waiting = [key for one in self.evaluations.waiting for key in self.evaluations.of(one)]
             begins = begun(self._own.failed_in, self.round, self.timing, self._last)
@@ -268,7 +282,7 @@ class Rounds:
             arrays = self.compute.scores_part(round_index, self._own.block, answers)
             facts = ScoresFacts(penalty=penalty, absent=absent, unscored=unscored)
             out += self.exchange.publish(self._part("scores", round_index, arrays, facts))
-            self.evaluations.note_sent(round_index, self._own.block)
+            self.evaluations.note_sent(round_index, self._own.block, self._own.window)
         out += self._record()
         return [*out, *self._exchange()] if self.phase == "evaluating" else out
 
@@ -305,7 +319,7 @@ class Rounds:
         flow: FlowName,
         round_index: int,
         arrays: Arrays,
-        facts: ScoresFacts | FiguresFacts | ModelFacts | None = None,
+        facts: Facts | None = None,
     ) -> Part:
         """This hub's part of a flow, for every hub that is sent it."""
         digests = dict(self.exchange.digests.get(self.round - 1, {}))
@@ -323,8 +337,33 @@ class Rounds:
                 failure = self.job.stopping.failure(self.evaluations.candidates.control)
                 reason = f"the loss stopped being a finite number in round {line.record.round}{failure}"
                 return [*out, *self._over("diverged", reason)]
+        if not is_over and self.evaluations.held is not None:
+            return out + self._certify(self.evaluations.held.record.round)
         ended = self.evaluations.candidates.ended_at
         return out if ended is None or is_over else out + self._conclude(ended, self.evaluations.of(ended))
+
+    def _certify(self, round_index: int) -> list[Instruction]:
+        """Begin the certificate of a line; the phase goes on after it."""
+        proof = LineProof(self.compute, round_index, *self.evaluations.uncertified.take(round_index))
+        self._certification = Certification(
+            self.job, self.silo, round_index, proof, self.exchange, self.questions, self._part
+        )
+        self._interrupted, self.phase = self.phase, "certifying"
+        return self._certification.advance()
+
+    def _certified(self) -> list[Instruction]:
+        assert self._certification is not None
+        before = self._certification.awaited
+        out = self._certification.advance()
+        if not self._certification.is_over:
+            if self._certification.awaited != before:
+                self._wanted_in = ("", -1)
+            return [*out, *self._late_wants()]
+        out.append(self.evaluations.release(self._certification.found))
+        self.phase, self._certification = self._interrupted, None
+        # There may be more lines, or this one ended the run.
+        out += self._record()
+        return [*out, *self._exchange()] if self.phase == "evaluating" else out
 
     def _exchanged(self) -> list[Instruction]:
         """All clients' phi is there."""
@@ -333,11 +372,11 @@ class Rounds:
             if ("phi", round_index) not in self.exchange.outbox:
                 phi = self.compute.phi_part(round_index, self._arrays("phi"))
                 out += self.exchange.publish(self._part("phi", round_index, phi))
-        if self.exchange.lacking(self._awaited()):
-            return [*out, *self._late_wants()]
         out += self._record()
         if self.phase != "exchanging":
             return out
+        if self.exchange.lacking(self._awaited()):
+            return [*out, *self._late_wants()]
         phis = [arrays_of(part.arrays) for part in self.exchange.parts("phi", self.round)]
         if self.name == self.job.topology.label_hub:
             out += self.exchange.publish(self._part("slope", self.round, self.compute.slope_part(self.round, phis)))
@@ -395,15 +434,18 @@ class Rounds:
             courses=evaluations.candidates.courses,
             control=evaluations.candidates.control,
             candidates=evaluations.candidates.arrays,
+            uncertified=evaluations.uncertified.arrays if evaluations.waiting else {},
+            certified=evaluations.certified,
+            proven=evaluations.proven,
             hubs=self._hubs,
         )
 
     def _closed(self) -> list[Instruction]:
-        if self.exchange.lacking(self._awaited()):
-            return self._late_wants()
         out = self._record()
         if self.phase != "closing":
             return out
+        if self.exchange.lacking(self._awaited()):
+            return [*out, *self._late_wants()]
         if self._own.failed:
             what, failed_in = f"{self._own.failed} stopped being finite in round {self.round}", self._own.failed_in
             advice = "the step size is too large, lower train.step_size"
@@ -451,7 +493,7 @@ class Rounds:
 
     def has_reached(self, round_index: int) -> bool:
         """Whether everything before the local steps of a round is done here."""
-        if any(one <= round_index for one in self.evaluations.waiting):
+        if self.evaluations.is_waiting(round_index):
             return False
         done = self.phase in ("stepping", "closing")
         if not self._has_labels and self.phase == "exchanging":
@@ -462,4 +504,4 @@ class Rounds:
     def divergence(self, round_index: int) -> Record:
         """The line of the history that says that the run diverged in this round."""
         assert self._records is not None
-        return self._records.diverged(round_index)
+        return self._records.diverged(round_index, self.evaluations.certified)

@@ -212,11 +212,37 @@ class FiguresFacts(_Facts, frozen=True, kw_only=True, tag="figures"):
     """The clients whose rows are not in these figures."""
 
 
+class ProofFacts(_Facts, frozen=True, kw_only=True, tag="proof"):
+    """What a hub says in a certificate."""
+
+    is_whole: bool = True
+    """Whether all clients answered, with finite numbers; if not, there is no certificate of this line."""
+    models: BoundedCount = 0
+    """Of products and of a mixture: how many rounds' models they are of."""
+    square: float = 0.0
+    """Of the norm of X' times the residuals, at most."""
+    penalty: float = 0.0
+    """The regulariser of the hub's block, in float64."""
+    gradient_square: float = 0.0
+    """Of the norm of the objective's gradient by the block of the witness."""
+
+
+class GapFacts(_Facts, frozen=True, kw_only=True, tag="gap"):
+    """What a certificate gave, from the hub with the labels; nothing if there is none."""
+
+    loss: float | None = None
+    bound: float | None = None
+    gradient_norm: float | None = None
+
+
 class ModelFacts(_Facts, frozen=True, kw_only=True, tag="model"):
     """What goes with a silo's block at the end."""
 
     preparation: Json | None = None
     """How its columns become features."""
+
+
+Facts = ScoresFacts | FiguresFacts | ProofFacts | GapFacts | ModelFacts
 
 
 class Part(Message, frozen=True, kw_only=True, tag="part"):
@@ -235,6 +261,16 @@ class Part(Message, frozen=True, kw_only=True, tag="part"):
     scores   client to hub  ``train`` and, if it has held-out rows, ``test``: phi of all the client's rows
     scores   hub to hub     the same of all samples; ``intercept``: what is left of phi where the silo is dropped
     figures  hub to hub     none: see :class:`FiguresFacts`
+    gram     hub to hub     inner products of the gradients of the last rounds
+    mixture  hub to hub     how much of each of those rounds' models the witness is
+    witness  hub to client  the evaluated block and that of the witness
+    witness_scores client to hub  both blocks' scores of the client's training rows, in float64
+    witness_scores hub to hub     the same of all training samples
+    residual hub to hub     the slope of every training sample's loss at the witness
+    residual hub to client  the same of the client's rows; ``block.`` and a name: the block, where it is not linear
+    gradient client to hub  the gradient of its rows' losses by the block
+    norm     hub to hub     none: see :class:`ProofFacts`
+    gap      hub to hub     none: see :class:`GapFacts`
     model    hub to hub     a silo's block at the end, if all agreed to share the model
     ======== ============== ==================================================================================
 
@@ -251,7 +287,7 @@ class Part(Message, frozen=True, kw_only=True, tag="part"):
     same."""
     group: Group | None = None
     """For blocks that are added up: the group of clients whose blocks are in the sum."""
-    facts: ScoresFacts | FiguresFacts | ModelFacts | None = None
+    facts: Facts | None = None
     """What is no array."""
 
     @property
@@ -334,6 +370,9 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     courses: Courses = NO_COURSES
     control: StepControl = NO_CONTROL
     candidates: NamedArrays = msgspec.field(default_factory=dict)
+    uncertified: NamedArrays = msgspec.field(default_factory=dict)
+    certified: BoundedCount = 0
+    proven: float | None = None
     recorded: int = 0
     rows: tuple[Digest, ...] = ()
     history: Mark = NO_LINES

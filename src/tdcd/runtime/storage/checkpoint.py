@@ -87,6 +87,9 @@ class Checkpoints:
             courses=state.courses,
             control=state.control,
             candidates=named(state.candidates),
+            uncertified=named(state.uncertified),
+            certified=state.certified,
+            proven=state.proven,
             recorded=state.recorded,
             rows=state.rows,
             history=state.history,
@@ -192,6 +195,9 @@ def _read(path: Path, hub: str, run: str | None) -> HubState:
         arrays_of(found.candidates),
         found.hubs,
         found.control,
+        arrays_of(found.uncertified),
+        found.certified,
+        found.proven,
     )
 
 

@@ -30,7 +30,6 @@ from tdcd.federation.silos import Federation
 from tdcd.prediction.predictions import scores_of
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
-from tdcd.simulation.certificate import num_certified
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL
 from tdcd.simulation.simulate import FITS_WELL
 from tdcd.training.recording import TrainingRun
@@ -164,7 +163,7 @@ def _attached(plans: Sequence[Plan], folders: Sequence[Path]) -> list[TrainingRu
     states = simulation.part(simulation.init())
     ledger = ledger_of(simulation, states[0].blocks, plans[0])
     for plan, folder, state in zip(plans, folders, states, strict=True):
-        run = TrainingRun(plan, state, ledger, simulation.engine, num_certified=num_certified(simulation))
+        run = TrainingRun(plan, state, ledger, simulation.engine)
         run.attach(folder, resume=RunFolder(folder).is_begun, by="sweep")
         runs.append(run)
     return runs
