@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from support.command import tdcd
 from tdcd.compare import compare, network_of, num_runs, plan_all, scikit_learn
-from tdcd.compare.scikit_learn import PENALTIES, _Samples, fit, joined_plan
+from tdcd.compare.scikit_learn import PENALTIES, JoinedSamples, fit, joined_plan
 from tdcd.compare.tables import costs, joined, summary
 from tdcd.config import ConfigError, check_config
 from tdcd.pages.comparison import write_page
@@ -44,7 +44,7 @@ def plan_of(keys, name):
 
 def fitted(keys, name):
     plan = plan_of(keys, name)
-    samples = _Samples.of(plan)
+    samples = JoinedSamples.of(plan)
     return fit(name, samples, plan), samples, plan
 
 
@@ -62,7 +62,7 @@ def test_logistic_regression_is_a_direct_fit_with_the_best_of_the_grid():
 
 def test_the_table_is_all_prepared_columns_without_the_ones():
     plan = plan_of(BREAST, "logistic")
-    samples = _Samples.of(plan)
+    samples = JoinedSamples.of(plan)
     first, second = (np.asarray(silo.features, np.float64) for silo in plan.federation.silos)
     assert plan.config.federation.bias
     assert samples.features.shape == (len(plan.federation.labels), 30)
@@ -112,7 +112,7 @@ def test_boosting_is_a_direct_fit_with_the_seed():
 def test_several_classes_and_classes_that_training_lacks(short_grid):
     keys = BREAST | {"data": {"source": "digits", "rows": 300}, "model": {"block": "linear", "l2": 0.01}}
     plan = plan_of(keys, "logistic")
-    samples = _Samples.of(plan)
+    samples = JoinedSamples.of(plan)
     assert fit("logistic", samples, plan).test["accuracy"] > 0.85
     rare = samples.labels != 9
     few = samples._replace(features=samples.features[rare], labels=samples.labels[rare], weights=samples.weights[rare])
@@ -172,7 +172,7 @@ def test_boosted_trees_get_amounts_and_linear_models_bins(tmp_path):
         "train": TRAIN,
     }
     plan = plan_all(check_config(keys), [])["tdcd"][0]
-    binned, amounts = (_Samples.of(joined_plan(name, plan)) for name in ("linear", "boosting"))
+    binned, amounts = (JoinedSamples.of(joined_plan(name, plan)) for name in ("linear", "boosting"))
     assert binned.features.shape[1] == 8
     assert amounts.features.shape[1] == 2
     np.testing.assert_array_equal(binned.labels, amounts.labels)

@@ -28,12 +28,12 @@ SOFTEST_END = 1e-5
 TINY = 1e-30
 
 
-def variance_explained(true: Floats, found: Floats) -> Floats:
+def variance_explained(true: Floats, recovered: Floats) -> Floats:
     """The score of each column ``[rows, D]``: 1 if found exactly, 0 if its mean does as well; nan if it is constant.
 
     Below 0, an attacker would rather take the mean: such columns count as 0.
     """
-    error = np.sum((true - found) ** 2, axis=0)
+    error = np.sum((true - recovered) ** 2, axis=0)
     total = np.sum((true - true.mean(axis=0)) ** 2, axis=0)
     explained = 1 - np.divide(error, total, out=np.full_like(total, np.nan), where=total > TINY * len(true))
     clipped: Floats = np.clip(explained, 0, 1)
@@ -59,13 +59,13 @@ def rows_of_linear(phi: Floats, thetas: Floats, noise: Floats, mean: Floats, spr
     left = (phi - np.einsum("d,tdc->tc", mean, thetas)) / np.maximum(noise, TINY)[:, None]
     seen = (~np.isnan(left)).reshape(rows, -1)
     left = np.nan_to_num(left).reshape(rows, -1)
-    found = np.empty((rows, len(mean)))
+    standardized = np.empty((rows, len(mean)))
     for pattern in np.unique(seen, axis=0):
         alike = (seen == pattern).all(axis=1)
         system = np.vstack([equations[pattern], np.eye(len(mean))])
         known = np.hstack([left[alike][:, pattern], np.zeros((int(alike.sum()), len(mean)))])
-        found[alike] = np.linalg.lstsq(system, known.T, rcond=None)[0].T
-    return mean + spread * found
+        standardized[alike] = np.linalg.lstsq(system, known.T, rcond=None)[0].T
+    return mean + spread * standardized
 
 
 def rows_of_block(
@@ -97,12 +97,12 @@ def rows_of_block(
             scores = jax.vmap(lambda block: apply(block, row)[0])(stacked)
             return jnp.concatenate([(jnp.where(seen, (scores - wanted) * weight, 0)).ravel(), z])
 
-        def one(both: tuple[Array, Array]) -> Array:
-            return _gauss_newton(partial(residual, seen=both[0], wanted=both[1]), len(mean), weights)
+        def invert(pair: tuple[Array, Array]) -> Array:
+            return _gauss_newton(partial(residual, seen=pair[0], wanted=pair[1]), len(mean), weights)
 
         seen = ~np.isnan(phi)
-        found = jax.jit(lambda *both: jax.lax.map(one, both, batch_size=32))(seen, np.nan_to_num(phi))
-    rows: Floats = mean + spread * np.asarray(found)
+        standardized = jax.jit(lambda *arrays: jax.lax.map(invert, arrays, batch_size=32))(seen, np.nan_to_num(phi))
+    rows: Floats = mean + spread * np.asarray(standardized)
     return rows
 
 
@@ -153,9 +153,9 @@ def rows_by_regression(features: Floats, known: NDArray[np.intp], columns: Float
         return np.full((len(features), columns.shape[1]), np.nan)
     centre, average = features[known].mean(axis=0), columns.mean(axis=0)
     u, s, v = np.linalg.svd(features[known] - centre, full_matrices=False)
-    found, wanted = np.tile(average, (len(features), 1)), columns - average
+    predicted, wanted = np.tile(average, (len(features), 1)), columns - average
     if not s.any() or len(known) < 3:
-        return found
+        return predicted
     least = np.sum(wanted**2, axis=0) * (len(known) / (len(known) - 1)) ** 2
     for penalty in PENALTIES * s[0] ** 2:
         kept = s**2 / (s**2 + penalty)
@@ -163,9 +163,9 @@ def rows_by_regression(features: Floats, known: NDArray[np.intp], columns: Float
         missed = (wanted - u @ (kept[:, None] * (u.T @ wanted))) / np.maximum(1 - leverage, 1e-3)[:, None]
         better = np.sum(missed**2, axis=0) < least
         weights = v.T @ ((s / (s**2 + penalty))[:, None] * (u.T @ wanted))
-        found[:, better] = (average + (features - centre) @ weights)[:, better]
+        predicted[:, better] = (average + (features - centre) @ weights)[:, better]
         least = np.where(better, np.sum(missed**2, axis=0), least)
-    return found
+    return predicted
 
 
 def features_of(phi: Floats, noise: Floats, known: NDArray[np.intp]) -> Floats:
@@ -183,15 +183,15 @@ def features_of(phi: Floats, noise: Floats, known: NDArray[np.intp]) -> Floats:
     return flat
 
 
-def recovery(found: Floats, labels: NDArray[Any], target: Target) -> float:
+def recovery(guesses: Floats, labels: NDArray[Any], target: Target) -> float:
     """How well labels were found: AUC of two classes, accuracy of several, squared correlation of amounts."""
-    seen = ~np.isnan(found)
-    found, labels = found[seen], labels[seen]
+    seen = ~np.isnan(guesses)
+    guesses, labels = guesses[seen], labels[seen]
     if target == "binary":
-        return auc(found, labels == 1) or 0.5
+        return auc(guesses, labels == 1) or 0.5
     if target == "classes":
-        return float(np.mean(found == labels))
-    return float(np.corrcoef(found, labels)[0, 1] ** 2) if np.std(found) > 0 else 0.0
+        return float(np.mean(guesses == labels))
+    return float(np.corrcoef(guesses, labels)[0, 1] ** 2) if np.std(guesses) > 0 else 0.0
 
 
 def by_clusters(features: Floats, labels: NDArray[Any], seed: int) -> Floats:
@@ -212,8 +212,8 @@ def by_clusters(features: Floats, labels: NDArray[Any], seed: int) -> Floats:
     counts = np.zeros((len(classes), len(classes)))
     np.add.at(counts, (clusters, numbers), 1)
     cluster, named = linear_sum_assignment(-counts)
-    found: Floats = classes[named[np.argsort(cluster)]][clusters].astype(np.float64)
-    return found
+    guesses: Floats = classes[named[np.argsort(cluster)]][clusters].astype(np.float64)
+    return guesses
 
 
 def by_probe(features: Floats, known: NDArray[np.intp], labels: NDArray[Any]) -> Floats:
@@ -227,8 +227,8 @@ def by_probe(features: Floats, known: NDArray[np.intp], labels: NDArray[Any]) ->
     if len(classes) <= 2 or labels.dtype.kind == "f":
         return rows_by_regression(scaled, known, labels[known].astype(np.float64)[:, None])[:, 0]
     hot = (labels[known][:, None] == classes).astype(np.float64)
-    found: Floats = classes[np.argmax(rows_by_regression(scaled, known, hot), axis=1)].astype(np.float64)
-    return found
+    guesses: Floats = classes[np.argmax(rows_by_regression(scaled, known, hot), axis=1)].astype(np.float64)
+    return guesses
 
 
 def labels_from_slopes(slopes: Floats, loss: str) -> Floats:
@@ -285,12 +285,12 @@ def uncorrected(slopes: Floats, loss: str, response: Response) -> Floats:
         labels = (slopes < 0).astype(np.float64)
     else:
         labels = (np.arange(slopes.shape[-1]) == np.argmin(slopes, axis=-1)[..., None]).astype(np.float64)
-    found: Floats = slopes + (labels - response.other) / response.slope - labels
-    return found
+    original: Floats = slopes + (labels - response.other) / response.slope - labels
+    return original
 
 
 def _first_seen(slopes: Floats) -> Floats:
     """``[R, C]``: each row at the first moment at which it was seen; nan if it never was."""
     seen = ~np.isnan(slopes[..., 0])
-    found: Floats = slopes[np.arange(len(slopes)), seen.argmax(axis=1)]
-    return found
+    first: Floats = slopes[np.arange(len(slopes)), seen.argmax(axis=1)]
+    return first

@@ -39,13 +39,17 @@ class Audit:
 
     def worst(self, line: str, mode: Mode) -> AuditFinding | None:
         """The attack that gained most, of those on several silos; None if there is no such attack in this mode."""
-        found = [one for one in self.findings if one.line == line and one.mode == mode]
-        return max(found, key=lambda one: (one.recovered is not None, one.gain, one.recovered or 0), default=None)
+        findings = [finding for finding in self.findings if finding.line == line and finding.mode == mode]
+        return max(
+            findings,
+            key=lambda finding: (finding.recovered is not None, finding.gain, finding.recovered or 0),
+            default=None,
+        )
 
     @property
     def lines(self) -> list[str]:
         """The keys of the lines that any mode has."""
-        return [line.key for line in LINES if any(one.line == line.key for one in self.findings)]
+        return [line.key for line in LINES if any(finding.line == line.key for finding in self.findings)]
 
 
 def audit(
@@ -75,9 +79,9 @@ def audit(
     for number, mode in enumerate(chosen):
         if mode.training not in recordings:
             recordings[mode.training] = record(planned, mode, rounds, rows)
-        found = _play(planned, mode, recordings[mode.training], order)
-        findings += found
-        worst = max((one.gain for one in found if not one.holds), default=0.0)
+        of_mode = _play(planned, mode, recordings[mode.training], order)
+        findings += of_mode
+        worst = max((finding.gain for finding in of_mode if not finding.holds), default=0.0)
         name = mode.name if mode.knowledge.are_labels_everywhere else f"{mode.name}, labels at one silo"
         observe(EstimateProgress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
     attacks = [ColumnAttacks(planned, mode, recordings[mode.training], order) for mode in chosen]

@@ -41,8 +41,8 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
             words = "the labels themselves" if mode.epsilon is None else "the randomised labels"
             yield replace(own, recovered=held, sees=words, holds=True)
         else:
-            found = labels_from_slopes(seen.slopes, loss)
-            yield replace(own, recovered=recovery(found, truth[seen.rows], target))
+            guesses = labels_from_slopes(seen.slopes, loss)
+            yield replace(own, recovered=recovery(guesses, truth[seen.rows], target))
     if hub.slopes is not None:
         yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
         yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)
@@ -76,12 +76,12 @@ def _clusters(plain: AuditFinding, seen: Transcript, truth: NDArray[np.generic],
     assert seen.slopes is not None
     # Directions: how long a slope is says how well the row is learned, not which class it has.
     drawn = ~np.isnan(seen.slopes).all(axis=(1, 2))
-    slopes, found = seen.slopes[drawn], np.full(len(truth), np.nan)
+    slopes, guesses = seen.slopes[drawn], np.full(len(truth), np.nan)
     length = np.linalg.norm(slopes, axis=-1, keepdims=True)
     directions = np.nanmean(slopes / np.where(length > 0, length, 1), axis=1)
     # Of a sample that was in no minibatch there is nothing to see.
-    found[drawn] = by_clusters(directions, truth[drawn], planned.settings.seed)
-    return replace(plain, recovered=recovery(found, truth, target))
+    guesses[drawn] = by_clusters(directions, truth[drawn], planned.settings.seed)
+    return replace(plain, recovered=recovery(guesses, truth, target))
 
 
 def _probe(

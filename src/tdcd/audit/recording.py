@@ -123,16 +123,14 @@ class _Recorder:
 
     def _evaluated(self, blocks: list[Tree]) -> list[list[Any]]:
         """An evaluation: hubs get phi of every sample as it is, whatever the mode; clients get nothing."""
-        found = [
-            np.asarray(self._phi(silo, block, self.rows[None])[0], np.float64) for silo, block in enumerate(blocks)
-        ]
+        phis = [np.asarray(self._phi(silo, block, self.rows[None])[0], np.float64) for silo, block in enumerate(blocks)]
         knowledge = self.variant.knowledge
         statistic = self.planned.objective.statistic_width(self.simulation.num_outputs)
         nothing = [
             np.full((len(phi), phi.shape[1] if knowledge.scored_at(silo) == silo else statistic), np.nan)
-            for silo, phi in enumerate(found)
+            for silo, phi in enumerate(phis)
         ]
-        return [blocks, found, found, nothing, [FLOAT_NOISE * _largest(phi) for phi in found]]
+        return [blocks, phis, phis, nothing, [FLOAT_NOISE * _largest(phi) for phi in phis]]
 
     def _exchanged(self, index: int, blocks: list[Tree]) -> list[list[Any]]:
         """A round's minibatches."""
@@ -188,8 +186,8 @@ class _Recorder:
         summed = np.zeros((len(self.rows), phi.shape[-1]))
         np.add.at(summed, places[wanted], phi.reshape(-1, phi.shape[-1])[wanted])
         times = np.bincount(places[wanted], minlength=len(self.rows))[:, None]
-        found: Floats = np.divide(summed, times, out=np.full_like(summed, np.nan), where=times > 0)
-        return found
+        means: Floats = np.divide(summed, times, out=np.full_like(summed, np.nan), where=times > 0)
+        return means
 
     def _losses(self, state: State, true_labels: NDArray[Any]) -> tuple[Floats, Floats]:
         silos, objective = self.federation.silos, replace(self.planned.objective, label_epsilon=None)

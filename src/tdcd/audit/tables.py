@@ -43,26 +43,26 @@ def of_line(audit: Audit, key: str) -> TextTable:
     head = ["modes", "what the attacker sees", "recovered", "best column", "guess", "reading"]
     modes: dict[tuple[str, ...], list[Mode]] = {}
     for mode in audit.modes:
-        found = audit.worst(key, mode)
-        if found is not None:
-            modes.setdefault(_cells(found), []).append(mode)
+        finding = audit.worst(key, mode)
+        if finding is not None:
+            modes.setdefault(_cells(finding), []).append(mode)
     return TextTable(head, [[_listed(audit, some), *cells] for cells, some in modes.items()])
 
 
-def _cells(found: AuditFinding) -> tuple[str, ...]:
+def _cells(finding: AuditFinding) -> tuple[str, ...]:
     """A row but for its mode."""
     known = (
-        f" It knows {found.known} {'labels' if found.line == 'probe' else 'rows'} from elsewhere."
-        if found.known
+        f" It knows {finding.known} {'labels' if finding.line == 'probe' else 'rows'} from elsewhere."
+        if finding.known
         else ""
     )
-    silo = f" of {found.silo}" if found.silo and found.recovered is not None else ""
+    silo = f" of {finding.silo}" if finding.silo and finding.recovered is not None else ""
     return (
-        f"{found.party}: {found.sees}.{known}",
-        f"{share(found.recovered)}{silo}",
-        best(found),
-        share(None if found.recovered is None else found.guess),
-        reading(found),
+        f"{finding.party}: {finding.sees}.{known}",
+        f"{share(finding.recovered)}{silo}",
+        best(finding),
+        share(None if finding.recovered is None else finding.guess),
+        reading(finding),
     )
 
 
@@ -89,7 +89,7 @@ def numbers(audit: Audit) -> dict[str, Any]:
         "rounds": audit.rounds,
         "rows": audit.num_rows,
         "modes": [_mode(audit, mode) for mode in audit.modes],
-        "findings": [_finding(audit, found) for found in audit.findings],
+        "findings": [_finding(audit, finding) for finding in audit.findings],
         "over_rounds": [vars(sweep) for sweep in audit.over_rounds],
         "over_known_rows": [vars(sweep) for sweep in audit.over_known_rows],
         "not_tried": list(NOT_TRIED),
@@ -104,14 +104,14 @@ def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
     }
 
 
-def _finding(audit: Audit, found: AuditFinding) -> dict[str, Any]:
-    line = BY_KEY[found.line]
+def _finding(audit: Audit, finding: AuditFinding) -> dict[str, Any]:
+    line = BY_KEY[finding.line]
     return {
-        "line": found.line,
+        "line": finding.line,
         "attack": line.attack,
         "target": line.target,
-        "mode": audit.modes.index(found.mode),
-        **{key: value for key, value in vars(found).items() if key not in ("line", "mode")},
-        "gain": found.gain,
-        "reading": reading(found),
+        "mode": audit.modes.index(finding.mode),
+        **{key: value for key, value in vars(finding).items() if key not in ("line", "mode")},
+        "gain": finding.gain,
+        "reading": reading(finding),
     }

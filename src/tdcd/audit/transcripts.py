@@ -81,8 +81,8 @@ def of_client(recording: Recording, federation: Federation, mode: Mode, observer
     if mode.knowledge.scored_at(observer) != observer:
         return _from_slopes(recording, federation, observer, rows, loss, name)
     others = _others(federation, observer)
-    one = len(others) == 1
-    sees = f"{'phi' if one else 'the sum of the phi'} of {_listed(federation, others)}, for its own rows"
+    is_single = len(others) == 1
+    sees = f"{'phi' if is_single else 'the sum of the phi'} of {_listed(federation, others)}, for its own rows"
     return Transcript(name, sees, rows, recording.to_clients[observer][rows], _noise(recording, others), others)
 
 

@@ -49,7 +49,9 @@ def issue_for(federation: Path, out: Path, days: int, renew: bool, only: str | N
     barred = _barred(out) if only is None else set()
     wanted = {only} if only is not None else {*hubs, *clients} - barred
     chosen = {party: hosts for party, hosts in hubs.items() if party in wanted}
-    _show_issued(out, issue_all(out, chosen, [one for one in clients if one in wanted], days=days, renew=renew))
+    _show_issued(
+        out, issue_all(out, chosen, [client for client in clients if client in wanted], days=days, renew=renew)
+    )
     if barred:
         _tell(f"Revoked, and left as they are: {', '.join(sorted(barred))}. For a new certificate: --only PARTY.")
 
@@ -129,8 +131,8 @@ def _find(party: str, federation: Path, option: str = "") -> None:
 def _barred(folder: Path) -> set[str]:
     """The parties whose certificate in the issuer's folder was revoked."""
     revoked = list_of(folder)
-    found = [(party, folder / f"{party}.pem") for party in {party_of(name) for name in revoked.keys}]
-    return {party for party, cert in found if not cert.exists() or revoked.problems(cert)}
+    certificates = [(party, folder / f"{party}.pem") for party in {party_of(name) for name in revoked.keys}]
+    return {party for party, cert in certificates if not cert.exists() or revoked.problems(cert)}
 
 
 def _host(address: str) -> str:
@@ -143,10 +145,10 @@ def _certificates(path: Path, party: str | None) -> Sequence[Path]:
         return [path]
     if party is not None:
         return [path / f"{party}.pem"]
-    found = [cert for cert in sorted(path.glob("*.pem")) if cert.name != AUTHORITY]
-    if not found:
+    certificates = [cert for cert in sorted(path.glob("*.pem")) if cert.name != AUTHORITY]
+    if not certificates:
         raise ValueError(f"{path} holds no party's certificate; they are called hub.SILO.pem or client.SILO.CLIENT.pem")
-    return found
+    return certificates
 
 
 def _show_checked(cert: Path, party: str | None, host: str | None) -> bool:

@@ -216,26 +216,26 @@ def show_comparison(console: Console, comparison: "Comparison", page: Path) -> N
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_recommendation(console: Console, found: "Recommendation") -> None:
+def show_recommendation(console: Console, recommendation: "Recommendation") -> None:
     """The table over Q, what each sends, the row to take, and how far to trust it."""
     from tdcd.planning.tables import constants_in_words, over_q, sent
 
-    kind = "the least possible" if found.optimum_known else "the lowest of the pilot runs"
+    kind = "the least possible" if recommendation.optimum_known else "the lowest of the pilot runs"
     facts = [
-        f"Target loss {figure(found.target)}: before training it is {figure(found.initial)}, {kind} is "
-        f"{figure(found.lowest)}.",
-        f"Links: client to hub {found.network.client_hub}; hub to hub {found.network.hub_hub}.",
+        f"Target loss {figure(recommendation.target)}: before training it is {figure(recommendation.initial)}, "
+        f"{kind} is {figure(recommendation.lowest)}.",
+        f"Links: client to hub {recommendation.network.client_hub}; hub to hub {recommendation.network.hub_hub}.",
     ]
-    if found.constants is not None:
-        facts.append(f"Constants: {constants_in_words(found.constants)}.")
+    if recommendation.constants is not None:
+        facts.append(f"Constants: {constants_in_words(recommendation.constants)}.")
     console.print(*facts, sep="\n", highlight=False)
-    best = found.recommended
-    chosen = None if best is None else found.forecasts.index(best)
-    console.print("", _table(over_q(found), chosen), "", _table(sent(found), chosen), "", sep="\n")
-    console.print(found.reason, style="bold yellow" if best is None else "bold green", highlight=False)
+    best = recommendation.recommended
+    chosen = None if best is None else recommendation.forecasts.index(best)
+    console.print("", _table(over_q(recommendation), chosen), "", _table(sent(recommendation), chosen), "", sep="\n")
+    console.print(recommendation.reason, style="bold yellow" if best is None else "bold green", highlight=False)
     if best is not None:
         _warn(console, best)
-    console.print(*(f"- {note}" for note in found.notes), sep="\n", highlight=False)
+    console.print(*(f"- {note}" for note in recommendation.notes), sep="\n", highlight=False)
 
 
 def _warn(console: Console, forecast: "Forecast") -> None:
@@ -272,11 +272,11 @@ def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
-def show_audit(console: Console, found: "Audit", page: Path) -> None:
+def show_audit(console: Console, audit: "Audit", page: Path) -> None:
     """What attacks recovered, mode by mode, and where the page is."""
     from tdcd.audit.tables import overview
 
-    for group, table in overview(found):
+    for group, table in overview(audit):
         console.print(group, style="bold", highlight=False)
         console.print(_table(table), "")
     words = "Recovered / guess without the transcript; * is what the configuration asks for. The page has the readings."
@@ -331,7 +331,7 @@ class WaitingDisplay(Display):
         if missing == self._missing:
             return
         self._missing = missing
-        shown = ", ".join(escape(one) for one in missing[:3])
+        shown = ", ".join(escape(party) for party in missing[:3])
         names = f"; waiting for {shown}{', ...' if len(missing) > 3 else ''}" if missing else ""
         self._bar.update(self._task, description=self._doing + names)
         if names and not self._console.is_terminal:

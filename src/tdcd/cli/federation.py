@@ -265,7 +265,7 @@ def align(
         else:
             outcome, ids, lost = align_as_hub(job, silo, data or [], "psi" if psi else "digests", own, waiting)
         if outcome.status == "finished":
-            out.write_text("".join(f"{one}\n" for one in ids), encoding="utf-8")
+            out.write_text("".join(f"{sample}\n" for sample in ids), encoding="utf-8")
     if outcome.status == "finished":
         screen.print(f"{counted(len(ids), 'id')} {are(len(ids))} in every silo: {out}", soft_wrap=True, highlight=False)
         show_table(screen, alignment_table({silo if name is None else f"{silo}, {name}": lost}))
@@ -299,8 +299,8 @@ def status(
     """
     with reported():
         hubs = _hubs_in(folder)
-        found = [(read_status(hub), _timeline(hub)) for hub in hubs]
-    for hub, (facts, timeline) in zip(hubs, found, strict=True):
+        statuses = [(read_status(hub), _timeline(hub)) for hub in hubs]
+    for hub, (facts, timeline) in zip(hubs, statuses, strict=True):
         if as_json:
             print(json.dumps({**facts, **_as_facts(timeline)}))
         else:
@@ -311,7 +311,7 @@ def status(
             )
             for line in _as_lines(timeline):
                 screen.print(line, soft_wrap=True, highlight=False)
-    if any(not facts["alive"] and facts["status"] is None for facts, _ in found):
+    if any(not facts["alive"] and facts["status"] is None for facts, _ in statuses):
         raise typer.Exit(1)
 
 
@@ -323,10 +323,10 @@ def _hubs_in(folder: Path) -> list[Path]:
 def _timeline(folder: Path) -> Timeline | str | None:
     """The hub's time; why it cannot be read; None before its first round."""
     try:
-        found = Timeline.read(folder / TIMELINE) if (folder / TIMELINE).exists() else None
+        timeline = Timeline.read(folder / TIMELINE) if (folder / TIMELINE).exists() else None
     except ValueError as damage:
         return str(damage)
-    return found if found is not None and found.shares(CELLS) else None
+    return timeline if timeline is not None and timeline.shares(CELLS) else None
 
 
 def _as_facts(timeline: Timeline | str | None) -> dict[str, Any]:

@@ -351,7 +351,7 @@ def _with_peers(
 
 def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path, model: "Model") -> None:
     screen.print(f"Predictions: {out}, {counted(len(predictions.ids), 'row')}", soft_wrap=True, highlight=False)
-    left_out = len({one for part in parts.values() for one in part.ids}) - len(predictions.ids)
+    left_out = len({sample for part in parts.values() for sample in part.ids}) - len(predictions.ids)
     if left_out:
         screen.print(
             Text(f"{counted(left_out, 'id')} {are(left_out)} left out, since not every silo has them.", "yellow"),
@@ -385,7 +385,7 @@ def _side_by_side(widths: Sequence[int], room: int) -> Iterator[list[int]]:
     """The places of columns of these widths in groups that fit; at least one in each."""
     group: list[int] = []
     for place, width in enumerate(widths):
-        if group and sum(widths[one] + PADDING for one in group) + width + PADDING > room:
+        if group and sum(widths[column] + PADDING for column in group) + width + PADDING > room:
             yield group
             group = []
         group.append(place)
@@ -416,8 +416,8 @@ def _export_scorecard(
     from tdcd.tables.writing import check_name
 
     with reported():
-        found = MonotoneModel(Model.load(folder, allow_code=allow_code), ())
-        model, merged = monotone(found.model, columns) if columns else found
+        trained = MonotoneModel(Model.load(folder, allow_code=allow_code), ())
+        model, merged = monotone(trained.model, columns) if columns else trained
         data, label = labelled
         tables = _tables(data, model.silos)
         if label is not None and not tables:
@@ -449,9 +449,9 @@ def _export_scorecard(
 def _merged_in_words(merged: "Sequence[MergedColumn]", saved: Path | None) -> Iterator[str]:
     if not merged:
         return
-    fewer = [one for one in merged if one.after < one.before]
-    for one in fewer:
-        yield f"Merged bins of '{one.silo}.{one.column}': {one.before} became {one.after}."
+    fewer = [column for column in merged if column.after < column.before]
+    for column in fewer:
+        yield f"Merged bins of '{column.silo}.{column.column}': {column.before} became {column.after}."
     if not fewer:
         yield "No bins were merged: every column was monotone."
     if saved is not None:
@@ -479,8 +479,10 @@ def _show_scorecard(card: "Scorecard") -> None:
     for heading in (card.unit, "share", *["WoE", "IV"] * card.has_evidence):
         shown.add_column(heading, justify="right")
     for line in card.lines:
-        where, found = in_words(line.cell) if line.silo else "", line.evidence
-        of_labels = [] if found is None else ["" if found.woe is None else f"{found.woe:.3f}", f"{found.iv:.4f}"]
+        where, evidence = in_words(line.cell) if line.silo else "", line.evidence
+        of_labels = (
+            [] if evidence is None else ["" if evidence.woe is None else f"{evidence.woe:.3f}", f"{evidence.iv:.4f}"]
+        )
         cells = [f"{line.value:.4g}", f"{line.cell.share:.1%}", *of_labels]
         shown.add_row(line.silo, Text(line.column), Text(where), *cells)
     screen.print(shown)

@@ -37,16 +37,16 @@ def verify(
     """
     from tdcd.records.manifest import differences
 
-    found: list[str] = []
+    problems: list[str] = []
     with reported():
         for manifest in _manifests(folder):
             changed = differences(manifest)
-            found += _shown(
+            problems += _shown(
                 manifest.run.path, changed, f"as {manifest.file.name} says (SHA-256 {manifest.fingerprint})"
             )
             if replay and not changed and manifest.run.path.parent.name != "silos":
-                found += _replayed(manifest, devices, allow_code=allow_code)
-    if found:
+                problems += _replayed(manifest, devices, allow_code=allow_code)
+    if problems:
         raise typer.Exit(EXIT_DIFFERS)
 
 
@@ -87,8 +87,8 @@ def _replayed(manifest: "Manifest", devices: int | None, *, allow_code: bool) ->
             words = f"made by {session['by']} {_made_with(session['versions'], session['hardware'])}"
             changed.append(f"{words}; here: {_made_with(versions(), hardware())}")
     made_by = sessions[0]["by"]
-    how = "bit for bit" if is_simulated else f"within {within:g}; {made_by} adds up in another order"
-    return _shown(run.path, changed, f"trained again: the same history and model, {how}{_proven(run)}")
+    precision = "bit for bit" if is_simulated else f"within {within:g}; {made_by} adds up in another order"
+    return _shown(run.path, changed, f"trained again: the same history and model, {precision}{_proven(run)}")
 
 
 def _proven(run: "RunFolder") -> str:

@@ -52,7 +52,7 @@ def plan(
         checked = checked_config(config, settings or [])
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
-        found = plan_run(
+        advice = plan_run(
             plan_config(checked, devices=chosen_devices(devices)),
             links,
             target=target,
@@ -61,9 +61,9 @@ def plan(
             seconds=seconds,
             observe=display.observe,
         )
-    show_recommendation(screen, found.local_steps)
-    if found.variants is not None:
-        show_ranking(screen, found.variants, checked)
+    show_recommendation(screen, advice.local_steps)
+    if advice.variants is not None:
+        show_ranking(screen, advice.variants, checked)
 
 
 def bound(
@@ -189,9 +189,9 @@ def audit(
         true = plan_config(config.model_copy(update={"federation": plain}), devices=chosen_devices(devices))
         planned = true._replace(config=config)
         chosen = epsilon if epsilon is not None else own or 1.0
-        found = play(planned, rounds=rounds, epsilon=chosen, observe=display.observe)
-        page = write_page(found, out or _folder(source, config))
-    show_audit(screen, found, page)
+        played = play(planned, rounds=rounds, epsilon=chosen, observe=display.observe)
+        page = write_page(played, out or _folder(source, config))
+    show_audit(screen, played, page)
 
 
 def _configuration(source: Path | None, assignments: list[str], *, allow_code: bool) -> Config:

@@ -133,22 +133,22 @@ def _check_all(config: Config) -> None:
     from tdcd.cli.console import show_alignment
     from tdcd.tables.client_table import check_tables
 
-    found = check_tables(config)
+    readiness = check_tables(config)
     shown = Table(box=rich.box.SIMPLE_HEAD)
     for heading in ("silo", "client", "table", "rows", "features", "labels"):
         shown.add_column(heading, overflow="fold", justify="right" if heading in ("rows", "features") else "left")
-    for one in found.tables:
-        state = "not usable" if one.is_here else "not here"
-        counts = [state, ""] if one.rows is None else [f"{len(one.rows):,}", f"{len(one.rows.features):,}"]
-        shown.add_row(*map(Text, [one.silo, one.client, _from_here(one.path), *counts, one.labels]))
+    for table in readiness.tables:
+        state = "not usable" if table.is_here else "not here"
+        counts = [state, ""] if table.rows is None else [f"{len(table.rows):,}", f"{len(table.rows.features):,}"]
+        shown.add_row(*map(Text, [table.silo, table.client, _from_here(table.path), *counts, table.labels]))
     screen.print(shown)
-    show_alignment(screen, found.overlap)
-    for caution in found.cautions:
+    show_alignment(screen, readiness.overlap)
+    for caution in readiness.cautions:
         screen.print(Text(f"Warning: {caution}", "yellow"), soft_wrap=True)
-    if found.problems:
-        _not_ready(str(TableError(found.problems)))
-    here = f"{len(found.tables) - found.absent} of {len(found.tables)} tables are here and ready"
-    rest = "; check the others where they are." if found.absent else "."
+    if readiness.problems:
+        _not_ready(str(TableError(readiness.problems)))
+    here = f"{len(readiness.tables) - readiness.absent} of {len(readiness.tables)} tables are here and ready"
+    rest = "; check the others where they are." if readiness.absent else "."
     screen.print(Text(f"Ready: {here}{rest}", "bold green"), soft_wrap=True)
 
 
@@ -274,9 +274,9 @@ def labels(
         assert true.labels is not None
         is_new = not key.exists()
         drawn = randomized_labels(config, true.labels, true.ids, label_key(key), str(data))
-        section = next(one for one in config.silos if one.name == silo)
+        section = next(section for section in config.silos if section.name == silo)
         weights = None if true.weights is None else (section.weight or "", true.weights.tolist())
-        names = [canonical_label(one) for one in drawn]
+        names = [canonical_label(label) for label in drawn]
         write_randomized(out, (section.id, section.label or ""), true.ids, names, epsilon, weights)
         words = taken_for(config, true)
     show_labels(words)

@@ -149,7 +149,7 @@ def fit_all(
 
 
 def _fit_once(name: str, plan: Plan, folder: Path, should_stop: Callable[[], bool]) -> Fit:
-    samples, path = _Samples.of(plan), folder / KEPT
+    samples, path = JoinedSamples.of(plan), folder / KEPT
     digest = digest_of(
         [name, sklearn.__version__, plan.config.seed, plan.objective.l2, repr(plan.objective.kind), samples.unit],
         {key: value for key, value in samples._asdict().items() if isinstance(value, np.ndarray)},
@@ -161,13 +161,13 @@ def _fit_once(name: str, plan: Plan, folder: Path, should_stop: Callable[[], boo
                 return Fit(**known)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{path} is damaged ({error}): remove it, and the model is fitted again") from None
-    found = fit(name, samples, plan, should_stop)
+    fitted = fit(name, samples, plan, should_stop)
     folder.mkdir(parents=True, exist_ok=True)
-    write_durably(path, (json.dumps({"digest": digest, **found._asdict()}, indent=1) + "\n").encode())
-    return found
+    write_durably(path, (json.dumps({"digest": digest, **fitted._asdict()}, indent=1) + "\n").encode())
+    return fitted
 
 
-class _Samples(NamedTuple):
+class JoinedSamples(NamedTuple):
     """The joined table."""
 
     features: Matrix
@@ -180,7 +180,8 @@ class _Samples(NamedTuple):
     unit: float
 
     @classmethod
-    def of(cls, plan: Plan) -> "_Samples":
+    def of(cls, plan: Plan) -> "JoinedSamples":
+        """Those of a plan, all silos' columns side by side."""
         federation = plan.federation
         widths = [len(preparation_of(silo).columns) for silo in federation.silos]
 
@@ -201,7 +202,7 @@ class _Samples(NamedTuple):
         )
 
 
-def fit(name: str, samples: _Samples, plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> Fit:
+def fit(name: str, samples: JoinedSamples, plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> Fit:
     """Choose, fit and judge one model."""
     # Importing them takes a second, which other commands need not wait, and which is not the model's.
     from sklearn import ensemble, linear_model, model_selection  # noqa: PLC0415, F401
@@ -216,7 +217,7 @@ def fit(name: str, samples: _Samples, plan: Plan, should_stop: Callable[[], bool
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model.fit(features[rows], labels[rows], sample_weight=weights[rows])
-        return model, not any("converge" in str(one.message).lower() for one in caught)
+        return model, not any("converge" in str(warning.message).lower() for warning in caught)
 
     setting, l2 = "default settings", 0.0
     if name != "boosting":
@@ -235,7 +236,7 @@ def fit(name: str, samples: _Samples, plan: Plan, should_stop: Callable[[], bool
 
 
 def _chosen(
-    samples: _Samples,
+    samples: JoinedSamples,
     plan: Plan,
     trained: Callable[[Any, float], tuple[Any, bool]],
     should_stop: Callable[[], bool],
@@ -263,8 +264,8 @@ def _folds(labels: NDArray[Any], loss: Loss, seed: int) -> Iterator[tuple[NDArra
     smallest = min(np.unique(labels, return_counts=True)[1]) if loss.target != "amount" else 0
     kind = StratifiedKFold if smallest >= FOLDS else KFold
     folds = kind(min(FOLDS, len(labels)), shuffle=True, random_state=seed)
-    found: Iterator[tuple[NDArray[Any], NDArray[Any]]] = folds.split(np.empty((len(labels), 0)), labels)
-    return found
+    splits: Iterator[tuple[NDArray[Any], NDArray[Any]]] = folds.split(np.empty((len(labels), 0)), labels)
+    return splits
 
 
 def _estimator(kind: str, loss: Loss, l2: float, shape: tuple[int, int], seed: int) -> Any:

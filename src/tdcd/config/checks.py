@@ -85,10 +85,17 @@ def _label_checks(config: Config) -> list[str]:
     if loss is not None and loss in LOSSES and (problem := needs_labels(LOSSES[loss])):
         return [f"{where}: {problem}; leave it out"]
     clashes += [
-        (one.label is not None and one.name != silo, f"silo '{one.name}': label = {one.label!r}", "it has none")
-        for one in config.silos
+        (
+            section.label is not None and section.name != silo,
+            f"silo '{section.name}': label = {section.label!r}",
+            "it has none",
+        )
+        for section in config.silos
     ]
-    clashes += [(one.period > 1, f"silo '{one.name}': period = {one.period}", THIS_ROUND) for one in config.silos]
+    clashes += [
+        (section.period > 1, f"silo '{section.name}': period = {section.period}", THIS_ROUND)
+        for section in config.silos
+    ]
     return clashing(where, clashes)
 
 
@@ -113,7 +120,7 @@ def _epsilon_checks(config: Config) -> list[str]:
             "federation.label_classes: is missing; a client must know every class before it randomises a label, and "
             'cannot ask others for theirs: write them all, such as label_classes = ["no", "yes"]'
         )
-    elif repeated := _repeated([str(one) for one in classes]):
+    elif repeated := _repeated([str(name) for name in classes]):
         problems.append(f"{given}: has {repeated[0]!r} twice")
     return problems
 
@@ -192,8 +199,8 @@ def _silo_checks(config: Config) -> list[str]:
         if config.data.source != "files" and silo.ignore:
             problems.append(f"{where}: ignore goes with data.source = 'files', not {config.data.source!r}")
         used = {silo.id, silo.label, silo.weight, *(silo.features or ()), *silo.categorical}
-        both = [name for name in silo.ignore if name in used]
-        problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in both]
+        twice = [name for name in silo.ignore if name in used]
+        problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in twice]
         if silo.table and silo.client:
             problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")
     return problems
@@ -206,7 +213,9 @@ def _repeated(names: Sequence[str]) -> list[str]:
 def weight_keys(config: Config) -> list[str]:
     """The keys by which samples do not all weigh the same, with their values."""
     given = config.train.class_weights
-    columns = [f"silo '{one.name}': weight = {one.weight!r}" for one in config.silos if one.weight is not None]
+    columns = [
+        f"silo '{section.name}': weight = {section.weight!r}" for section in config.silos if section.weight is not None
+    ]
     return [f"train.class_weights = {given!r}"] * (given is not None) + columns
 
 
@@ -232,21 +241,23 @@ def weight_problems(config: Config) -> list[str]:
 
 
 def _column_problems(config: Config) -> list[str]:
-    problems, is_weighted = [], any(one.weight is not None for one in config.silos)
-    for one in config.silos:
-        where = f"silo '{one.name}'"
-        if is_weighted and one.label is not None and one.weight is None:
+    problems, is_weighted = [], any(section.weight is not None for section in config.silos)
+    for section in config.silos:
+        where = f"silo '{section.name}'"
+        if is_weighted and section.label is not None and section.weight is None:
             problems.append(f"{where}: weight is missing; give it in every silo that has a label, as another one does")
-        if one.weight is None:
+        if section.weight is None:
             continue
         if config.data.source != "files":
             problems.append(f"{where}: weight goes with data.source = 'files', not {config.data.source!r}")
-        if one.label is None:
+        if section.label is None:
             problems.append(
-                f"{where}: weight = {one.weight!r} goes with label; name both in the silo that has the labels"
+                f"{where}: weight = {section.weight!r} goes with label; name both in the silo that has the labels"
             )
-        if one.weight in (one.id, one.label, *(one.features or ()), *one.categorical):
-            problems.append(f"{where}: column '{one.weight}' is the weight and something else: remove one of the two")
+        if section.weight in (section.id, section.label, *(section.features or ()), *section.categorical):
+            problems.append(
+                f"{where}: column '{section.weight}' is the weight and something else: remove one of the two"
+            )
     return problems
 
 

@@ -30,17 +30,17 @@ class ConfigError(ValueError):
 
 def problems_in(error: ValidationError, keys: Mapping[str, Any], schema: type[BaseModel]) -> list[str]:
     """One line per key that is wrong; what the members of a union say about it is joined."""
-    found: dict[tuple[int | str, ...], list[str]] = {}
+    by_path: dict[tuple[int | str, ...], list[str]] = {}
     for item in error.errors():
         path, model = _locate(item["loc"], schema, unknown=item["type"] == "extra_forbidden")
-        found.setdefault(path, []).append(_explain(item["type"], item["msg"], path, model))
+        by_path.setdefault(path, []).append(_explain(item["type"], item["msg"], path, model))
     # A list that is wrong inside was meant as a list: the complaint that it is no number adds nothing.
-    deepest = [p for p in found if not any(len(q) > len(p) and q[: len(p)] == p for q in found)]
+    deepest = [p for p in by_path if not any(len(q) > len(p) and q[: len(p)] == p for q in by_path)]
     lines = []
     for path in deepest:
         value = _value(keys, path)
-        shown = "" if value is None or found[path][0].startswith("there is no such key") else f" = {value!r}"
-        lines.append(".".join(map(str, path)) + shown + ": " + " or ".join(dict.fromkeys(found[path])))
+        shown = "" if value is None or by_path[path][0].startswith("there is no such key") else f" = {value!r}"
+        lines.append(".".join(map(str, path)) + shown + ": " + " or ".join(dict.fromkeys(by_path[path])))
     return lines
 
 

@@ -49,11 +49,11 @@ def named_loss(model: ModelSection, name: str) -> Loss:
     if name != model.loss:
         raise ConfigError([f"model.loss = {model.loss!r}: it does not name {name!r}, which another party trains with"])
     try:
-        found: Any = find_function(name, [Path(model.folder or ""), Path()])
+        named: Any = find_function(name, [Path(model.folder or ""), Path()])
     except (ImportError, AttributeError) as error:
         raise ConfigError([f"model.loss = {name!r}: {error}"]) from None
     # A class has the names of its instances' methods, too.
-    loss = found() if isinstance(found, type) or (not isinstance(found, Loss) and callable(found)) else found
+    loss = named() if isinstance(named, type) or (not isinstance(named, Loss) and callable(named)) else named
     if not isinstance(loss, Loss):
         raise ConfigError([f"model.loss = {name!r}: its type is {type(loss).__name__}, not a tdcd.Loss"])
     return loss

@@ -25,22 +25,22 @@ def code_in(keys: Mapping[str, Any]) -> dict[str, str]:
     >>> code_in({"model": {"loss": "mine:Quantile", "block": "linear"}, "train": {"variant": "mine:variant"}})
     {'model.loss': 'mine:Quantile', 'train.variant': 'mine:variant'}
     """
-    found = {}
+    names = {}
     for section, key in (("model", "loss"), ("model", "module"), ("model", "block"), ("train", "variant")):
         value = _section(keys, section).get(key)
         named = [str(name) for name in (value if isinstance(value, list | tuple) else [value]) if ":" in str(name)]
         if named:
-            found[f"{section}.{key}"] = ", ".join(named)
-    return found
+            names[f"{section}.{key}"] = ", ".join(named)
+    return names
 
 
 def refuse_code(keys: Mapping[str, Any], where: str) -> None:
     """Refuse a configuration that names code which the caller does not allow."""
-    found = code_in(keys)
-    if not found:
+    names = code_in(keys)
+    if not names:
         return
-    named = " and ".join(f"{key} = {name!r}" for key, name in found.items())
-    folders = dict.fromkeys(_section(keys, key.partition(".")[0]).get("folder") for key in found)
+    named = " and ".join(f"{key} = {name!r}" for key, name in names.items())
+    folders = dict.fromkeys(_section(keys, key.partition(".")[0]).get("folder") for key in names)
     places = ", ".join([*(str(folder) for folder in folders if folder), "the working directory or Python's own path"])
     raise ValueError(
         f"{where} names code, which would be imported from {places} and run: {named}. Whoever wrote the file chose it. "
@@ -49,8 +49,8 @@ def refuse_code(keys: Mapping[str, Any], where: str) -> None:
 
 
 def _section(keys: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = keys.get(name)
-    return found if isinstance(found, Mapping) else {}
+    section = keys.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def resume_command(folder: Path | str, keys: Mapping[str, Any]) -> str:
@@ -71,12 +71,12 @@ def find_function(name: str, folders: Sequence[Path]) -> Callable[..., Any]:
         try:
             if module == "__main__" and not hasattr(sys.modules[module], function):
                 raise ImportError(f"{function} was in the script that trained; {WAY_ON.format(function)}")
-            found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+            value: Callable[..., Any] = getattr(importlib.import_module(module), function)
         except ModuleNotFoundError as error:
             if error.name != module:
                 raise
             raise ImportError(f"there is no {module.replace('.', '/')}.py in {' or '.join(places)}") from None
-    return found
+    return value
 
 
 @contextmanager

@@ -66,9 +66,9 @@ def _unpacked(path: Path, md5: str) -> bytes:
     content = path.read_bytes()
     if content.startswith(b"\x1f\x8b"):
         content = gzip.decompress(content)
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise OSError(f"the md5 of its unpacked content is {found}, not {md5}")
+    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if digest != md5:
+        raise OSError(f"the md5 of its unpacked content is {digest}, not {md5}")
     return content
 
 

@@ -43,15 +43,15 @@ def randomize(
     kept = round(Response.of(epsilon, len(classes)).keep * _WHOLE)
     return np.array(
         [
-            _drawn(int(label), one, len(classes), kept, drawn_with)
-            for label, one in zip(labels.tolist(), ids, strict=True)
+            _drawn(int(label), sample, len(classes), kept, drawn_with)
+            for label, sample in zip(labels.tolist(), ids, strict=True)
         ],
         labels.dtype,
     )
 
 
-def _drawn(label: int, one: str, num_classes: int, kept: int, key: bytes) -> int:
-    digest = hashlib.blake2b(f"{label} {one}".encode(), key=key, digest_size=16).digest()
+def _drawn(label: int, sample: str, num_classes: int, kept: int, key: bytes) -> int:
+    digest = hashlib.blake2b(f"{label} {sample}".encode(), key=key, digest_size=16).digest()
     if int.from_bytes(digest[:8]) < kept:
         return label
     # Fair to one part in 2^64 / C.
@@ -66,7 +66,7 @@ def randomize_table(table: Table, epsilon: float, seed: int) -> Table:
             f"federation.label_epsilon = {epsilon:g}: '{table.name}' has real-valued labels, and randomised response "
             "needs classes; leave it out"
         )
-    classes = [str(one) for one in range(2 if table.task == "binary" else table.num_classes)]
+    classes = [str(number) for number in range(2 if table.task == "binary" else table.num_classes)]
     ids = [str(place) for place in range(len(table.labels))]
     labels = randomize(table.labels, ids, classes, epsilon, trial_key(seed))
     if len(np.unique(labels)) < len(classes):

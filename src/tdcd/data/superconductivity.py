@@ -176,10 +176,10 @@ def _checked(where: str, names: Sequence[str], values: NDArray[Any]) -> NDArray[
         raise DataUnavailable(f"{where} is not the UCI table: it has {shape}, not {NUM_ROWS} of {len(expected)}")
     table = np.asarray(values, np.float64)[:, [names.index(name) for name in expected]]
     for column, statistic, published, tolerance in FACTS:
-        found = float(getattr(np, statistic)(table[:, expected.index(column)]))
-        if not abs(found - published) <= tolerance:
+        value = float(getattr(np, statistic)(table[:, expected.index(column)]))
+        if not abs(value - published) <= tolerance:
             raise DataUnavailable(
-                f"{where} is not the UCI table: the {statistic} of '{column}' is {found:.6g}, not {published:.6g}"
+                f"{where} is not the UCI table: the {statistic} of '{column}' is {value:.6g}, not {published:.6g}"
             )
     return table
 

@@ -156,8 +156,8 @@ def holdout_mask(total: int, fraction: float, seed: int, classes: NDArray[np.int
     counts = np.floor(exact).astype(np.int64)
     # What rounding leaves goes to the classes that lost most by it.
     counts[np.argsort(counts - exact, kind="stable")[: wanted - counts.sum()]] += 1
-    for one, count in enumerate(counts):
-        mask[drawn[classes[drawn] == one][:count]] = True
+    for label, count in enumerate(counts):
+        mask[drawn[classes[drawn] == label][:count]] = True
     return mask
 
 

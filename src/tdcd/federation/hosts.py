@@ -115,8 +115,8 @@ class HostRows:
         places = self.places[numbers]
         if (places < 0).any():
             raise IndexError(f"sample {np.asarray(numbers)[places < 0].flat[0]} is in another process")
-        found: NDArray[Any] = self.rows[places]
-        return found
+        rows: NDArray[Any] = self.rows[places]
+        return rows
 
     @property
     def shape(self) -> tuple[int, ...]:

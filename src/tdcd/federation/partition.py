@@ -181,7 +181,7 @@ def clients_of(
             f"({len(names)})"
         )
     given: list[int | Sequence[str]] = [clients] * len(names) if isinstance(clients, int) else list(clients)
-    counts = [one if isinstance(one, int) else len(one) for one in given]
+    counts = [clients if isinstance(clients, int) else len(clients) for clients in given]
     if len(counts) != len(names):
         raise ValueError(f"{there_are(len(names), 'silo')}, but client counts for {len(counts)}: {counts}")
     if aligned and len(set(counts)) > 1:
@@ -221,7 +221,7 @@ def scaling_of(table: Table, part: Any) -> Scaling:
     """How the silo's raw columns became its features; they are the same where the table was not standardised."""
     shape = table.features.shape[1:]
     figures = (np.zeros(shape), np.ones(shape)) if table.scaling is None else (table.scaling.mean, table.scaling.scale)
-    mean, scale = (one[:, part] if isinstance(part, slice) else one.reshape(-1)[part] for one in figures)
+    mean, scale = (values[:, part] if isinstance(part, slice) else values.reshape(-1)[part] for values in figures)
     return Scaling(mean, scale)
 
 

@@ -40,9 +40,9 @@ def checked(weights: Any, labels: NDArray[Any] | None, what: str, is_wanted: boo
         raise ValueError(f"{what}: there are {given}; give one per sample, training and held out, or none at all")
     if weights is None:
         return None
-    found = numbers(weights, what)
-    check_weights(found, what)
-    return found
+    values = numbers(weights, what)
+    check_weights(values, what)
+    return values
 
 
 def by_class(
@@ -71,8 +71,8 @@ def weigh(
 ) -> Numbers:
     """``[n]``: what samples weigh with their classes' weights, from all ``labels`` and which of them train."""
     own = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
-    found = by_class(given, classes, labels[training], own[training])
-    weighed: Numbers = own * found[labels.astype(np.int64)]
+    factors = by_class(given, classes, labels[training], own[training])
+    weighed: Numbers = own * factors[labels.astype(np.int64)]
     return weighed
 
 
@@ -81,18 +81,18 @@ def weigh_apart(
 ) -> tuple[Numbers, Numbers | None]:
     """The same for training samples and held-out ones separately; either may be missing."""
     there = [some for some in labels if some is not None]
-    names = classes or tuple(str(one) for one in range(int(max(some.max() for some in there)) + 1))
+    names = classes or tuple(str(number) for number in range(int(max(some.max() for some in there)) + 1))
     before = None if weights[0] is None else np.concatenate([some for some in weights if some is not None])
     count = len(there[0])
     every = np.concatenate(there)
-    found = weigh(given, names, every, np.arange(len(every)) < count, before)
-    return found[:count], None if labels[1] is None else found[count:]
+    weighed = weigh(given, names, every, np.arange(len(every)) < count, before)
+    return weighed[:count], None if labels[1] is None else weighed[count:]
 
 
 def scaled(weights: NDArray[Any], training: NDArray[Any]) -> Numbers:
     """The weights so that those of the ``training`` samples have mean 1."""
-    found: Numbers = np.asarray(weights, np.float64) / np.mean(training, dtype=np.float64)
-    return found
+    relative: Numbers = np.asarray(weights, np.float64) / np.mean(training, dtype=np.float64)
+    return relative
 
 
 def weighted_mean(losses: NDArray[Any], weights: NDArray[Any] | None) -> Numbers:
@@ -100,5 +100,5 @@ def weighted_mean(losses: NDArray[Any], weights: NDArray[Any] | None) -> Numbers
     if weights is None:
         mean: Numbers = np.mean(losses, axis=-1, dtype=np.float64)
         return mean
-    found: Numbers = np.average(losses.astype(np.float64), axis=-1, weights=weights)
-    return found
+    means: Numbers = np.average(losses.astype(np.float64), axis=-1, weights=weights)
+    return means

@@ -94,8 +94,8 @@ def _left_out(audit: Audit) -> list[str]:
 
 def _worst(audit: Audit) -> float:
     """The largest gain in the mode that the configuration asks for; in any, if it asks for another."""
-    asked = [one for one in audit.findings if is_configured(one.mode, audit.planned)] or audit.findings
-    return max((one.gain for one in asked if not one.holds), default=0.0)
+    asked = [finding for finding in audit.findings if is_configured(finding.mode, audit.planned)] or audit.findings
+    return max((finding.gain for finding in asked if not finding.holds), default=0.0)
 
 
 def _verdict(audit: Audit) -> str:
@@ -103,9 +103,13 @@ def _verdict(audit: Audit) -> str:
     asked = [mode for mode in audit.modes if is_configured(mode, audit.planned)]
     if not asked:
         return "The configuration asks for a mode that is not among these; read the one that is closest to it."
-    found = [audit.worst(key, asked[0]) for key in audit.lines]
-    lost = [one for one in found if one is not None and one.gain >= RECOVERED and not one.holds]
-    partly = [one for one in found if one is not None and PARTLY <= one.gain < RECOVERED and not one.holds]
+    findings = [audit.worst(key, asked[0]) for key in audit.lines]
+    lost = [finding for finding in findings if finding is not None and finding.gain >= RECOVERED and not finding.holds]
+    partly = [
+        finding
+        for finding in findings
+        if finding is not None and PARTLY <= finding.gain < RECOVERED and not finding.holds
+    ]
     start = f"As configured ({group_of(asked[0], audit.planned)}, {asked[0].name}): "
     if not lost and not partly:
         return start + "no attack here gained anything. That is no proof: see what was not tried."
@@ -114,8 +118,8 @@ def _verdict(audit: Audit) -> str:
     return start + "; ".join(parts) + "."
 
 
-def _targets(found: list[AuditFinding]) -> str:
-    return ", ".join(f"{BY_KEY[one.line].target} ({BY_KEY[one.line].party})" for one in found)
+def _targets(findings: list[AuditFinding]) -> str:
+    return ", ".join(f"{BY_KEY[finding.line].target} ({BY_KEY[finding.line].party})" for finding in findings)
 
 
 def heat_map(audit: Audit) -> Html:
@@ -138,17 +142,17 @@ def heat_map(audit: Audit) -> Html:
 
 
 def _cell(audit: Audit, key: str, mode: Mode) -> str:
-    found = audit.worst(key, mode)
-    if found is None:
+    finding = audit.worst(key, mode)
+    if finding is None:
         return '<td class="none" title="There is no such party in this mode."></td>'
-    title = escape(f"{found.party}{' on ' + found.silo if found.silo else ''}: {reading(found)}")
-    if found.recovered is None:
+    title = escape(f"{finding.party}{' on ' + finding.silo if finding.silo else ''}: {reading(finding)}")
+    if finding.recovered is None:
         return f'<td class="none" title="{title}">not tried</td>'
-    if found.holds and found.bound is None:
+    if finding.holds and finding.bound is None:
         return f'<td class="none" title="{title}">has them</td>'
-    per_cent = round(STRONGEST * min(1.0, found.gain))
+    per_cent = round(STRONGEST * min(1.0, finding.gain))
     colour = f"background: color-mix(in srgb, var(--heat) {per_cent}%, var(--surface))"
-    return f'<td style="{colour}" title="{title}">{share(found.recovered)}<small>{share(found.guess)}</small></td>'
+    return f'<td style="{colour}" title="{title}">{share(finding.recovered)}<small>{share(finding.guess)}</small></td>'
 
 
 def _figures(audit: Audit) -> Iterator[tuple[Html, str]]:

@@ -134,8 +134,12 @@ def _figures(comparison: Comparison) -> Iterator[tuple[html.Html, str]]:
     ]
     for title, axis, measure in measures:
         end = measure(comparison.tdcd, comparison.tdcd.run.history[-1])
-        shown = [one for one in comparison.together if measure(one, one.run.history[0]) < max(end, 1e-9)]
-        yield line_figure([_curve(one, measure, end) for one in shown], axis, LOSS), f"Loss over {title}"
+        shown = [
+            contender
+            for contender in comparison.together
+            if measure(contender, contender.run.history[0]) < max(end, 1e-9)
+        ]
+        yield line_figure([_curve(contender, measure, end) for contender in shown], axis, LOSS), f"Loss over {title}"
 
 
 def _curve(contender: Contender, measure: AxisMeasure, end: float) -> Curve:

@@ -81,8 +81,8 @@ def _classes(columns: Mapping[str, Sequence[str]]) -> Classes:
     names = [*named]
     if len(names) == 1:
         (second,) = names
-        found = sorted({*columns["label"], *columns["prediction"]} - {second})
-        names = [*(found or [f"not {second}"]), second]
+        others = sorted({*columns["label"], *columns["prediction"]} - {second})
+        names = [*(others or [f"not {second}"]), second]
         chances = np.concatenate([1 - chances, chances], axis=1)
     if len(names) != chances.shape[1]:
         raise ValueError(f"there are probabilities of {chances.shape[1]} classes, but {len(names)} classes")
@@ -266,11 +266,11 @@ def amount_figures(samples: Amounts, label: str) -> Iterator[Html]:
         far = max(outside, further)
         words += [f"{far:,} {'sample lies' if far == 1 else 'samples lie'} outside of the figures."] * bool(far)
         yield html.paragraph(" ".join(words))
-    found = errors(samples.true, samples.predicted)
+    figures = errors(samples.true, samples.predicted)
     rows = [
-        ["mean absolute error", figure(found.absolute)],
-        ["nine of ten errors are at most", figure(found.usual)],
-        ["mean of true minus predicted", figure(found.mean)],
+        ["mean absolute error", figure(figures.absolute)],
+        ["nine of ten errors are at most", figure(figures.usual)],
+        ["mean of true minus predicted", figure(figures.mean)],
     ]
     yield html.table(["error", "in the label's own unit"], rows, numbers=True)
 
@@ -420,11 +420,11 @@ def _threshold_rows(ranking: ScoreRanking, name: str) -> tuple[list[str], list[l
     head = ["best by", "threshold", "found", "missed", "false alarms", "rightly not", "precision", "recall"]
     rows = []
     for rule, place in rules:
-        (spared, alarms), (missed, found) = ranking.confusion(place).tolist()
-        precision = f"{found / (found + alarms):.1%}" if found + alarms else "–"
-        counts = [f"{count:,}" for count in (found, missed, alarms, spared)]
+        (spared, alarms), (missed, hits) = ranking.confusion(place).tolist()
+        precision = f"{hits / (hits + alarms):.1%}" if hits + alarms else "–"
+        counts = [f"{count:,}" for count in (hits, missed, alarms, spared)]
         threshold = f"{ranking.thresholds[place]:.6g}" if place else "above all"
-        rows.append([rule, threshold, *counts, precision, f"{found / (found + missed):.1%}"])
+        rows.append([rule, threshold, *counts, precision, f"{hits / (hits + missed):.1%}"])
     return head, rows
 
 
@@ -548,7 +548,7 @@ def _curves(samples: Classes) -> list[tuple[int, float]]:
     classes = [1] if len(samples.names) == 2 else range(len(samples.names))
     areas = [(place, auc(samples.chances[:, place], samples.true == place)) for place in classes]
     known = [(place, area) for place, area in areas if area is not None]
-    return sorted(sorted(known, key=lambda one: one[1])[:MOST_CURVES])
+    return sorted(sorted(known, key=lambda curve: curve[1])[:MOST_CURVES])
 
 
 def _roc(samples: Classes, curves: list[tuple[int, float]]) -> Html:

@@ -90,12 +90,12 @@ def _information(card: Scorecard) -> Html:
 
 
 def _evidence(line: ScorecardLine) -> list[str]:
-    found = line.evidence
-    if found is None:
+    evidence = line.evidence
+    if evidence is None:
         return ["–"] * len(EVIDENCE)
-    rows = found.favoured + found.others
-    shares = [f"{rows:,}", f"{found.favoured / rows:.1%}" if rows else "–"]
-    return [*shares, "–" if found.woe is None else f"{found.woe:+.3f}", f"{found.iv:.4f}"]
+    rows = evidence.favoured + evidence.others
+    shares = [f"{rows:,}", f"{evidence.favoured / rows:.1%}" if rows else "–"]
+    return [*shares, "–" if evidence.woe is None else f"{evidence.woe:+.3f}", f"{evidence.iv:.4f}"]
 
 
 def in_words(cell: Cell) -> str:

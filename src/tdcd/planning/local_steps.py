@@ -319,9 +319,9 @@ def bound_rounds(planned: Plan, facts: ProblemFacts, local_steps: int, target: f
         return None
     level, gap = 2 * planned.objective.l2 * (target - lowest), facts.initial - facts.least
     if facts.reused is not None and level:
-        found = fewest_reused_iterations(*facts.reused, level=level, gap=gap, local_steps=local_steps)
+        fewest = fewest_reused_iterations(*facts.reused, level=level, gap=gap, local_steps=local_steps)
     elif facts.noise is not None and not (facts.reuses and local_steps > 1):
-        found = fewest_iterations(
+        fewest = fewest_iterations(
             facts.constants,
             facts.noise.maximum,
             level=level,
@@ -333,4 +333,4 @@ def bound_rounds(planned: Plan, facts: ProblemFacts, local_steps: int, target: f
         )
     else:
         return None
-    return ceil(found.iterations / local_steps) if isfinite(found.iterations) else None
+    return ceil(fewest.iterations / local_steps) if isfinite(fewest.iterations) else None

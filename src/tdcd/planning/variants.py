@@ -147,7 +147,7 @@ class Ranking:
 
 def rank_variants(
     planned: Plan,
-    found: Recommendation,
+    recommendation: Recommendation,
     *,
     slower: Mapping[str, float] | None = None,
     seconds: float = 30.0,
@@ -161,16 +161,18 @@ def rank_variants(
         slower: how many times longer the clients of a silo compute, by its name.
         seconds: a time limit for the pilot runs.
     """
-    best, planned = found.recommended, plain_steps(planned)
+    best, planned = recommendation.recommended, plain_steps(planned)
     if best is None:
-        raise ValueError(f"there is no number of local steps to rank variants for. {found.reason}")
+        raise ValueError(f"there is no number of local steps to rank variants for. {recommendation.reason}")
     settings = replace(planned.settings, local_steps=best.local_steps, step_size=best.step_size)
     chosen = planned._replace(settings=settings)
-    cost = round_costs(chosen, found.network, found.compute, slower)
+    cost = round_costs(chosen, recommendation.network, recommendation.compute, slower)
     own = own_candidate(chosen)
     ranked = {each: Ranked(each, cost(each.applied(chosen))) for each in find_candidates(chosen, slower or {})}
     ranked[own] = Ranked(own, best.cost, best)
-    for each, forecast in _piloted(chosen, found, best, _worth_a_pilot(list(ranked.values()), own), seconds, observe):
+    for each, forecast in _piloted(
+        chosen, recommendation, best, _worth_a_pilot(list(ranked.values()), own), seconds, observe
+    ):
         ranked[each] = replace(ranked[each], forecast=forecast)
     recommended = _fastest(list(ranked.values()), ranked[own])
     taken = recommended.forecast or best
@@ -205,14 +207,14 @@ def _worth_a_pilot(ranked: Sequence[Ranked], own: Candidate) -> list[Ranked]:
 
 def _piloted(
     chosen: Plan,
-    found: Recommendation,
+    recommendation: Recommendation,
     best: Forecast,
     candidates: Sequence[Ranked],
     seconds: float,
     observe: EstimateObserver,
 ) -> list[tuple[Candidate, Forecast]]:
     """Forecasts of the candidates; what the configuration's own way needed is known."""
-    facts = found.facts
+    facts = recommendation.facts
     names = [silo.name for silo in chosen.federation.silos]
     pilots = [
         start_pilot(
@@ -225,11 +227,14 @@ def _piloted(
         for each in candidates
     ]
     assert best.rounds is not None
-    known = [PilotPoint(0, facts.initial), PilotPoint(best.rounds, found.target)]
+    known = [PilotPoint(0, facts.initial), PilotPoint(best.rounds, recommendation.target)]
     # That run is over: its step size needs no looking after.
     own = Pilot(chosen, best.cost, best.step_size, known, "as configured")
-    run_pilots([own, *pilots], target=found.target, clock=Clock(seconds), observe=observe)
-    return [(each.candidate, _forecast(pilot, found.target)) for each, pilot in zip(candidates, pilots, strict=True)]
+    run_pilots([own, *pilots], target=recommendation.target, clock=Clock(seconds), observe=observe)
+    return [
+        (each.candidate, _forecast(pilot, recommendation.target))
+        for each, pilot in zip(candidates, pilots, strict=True)
+    ]
 
 
 def _forecast(pilot: Pilot, target: float) -> Forecast:
@@ -284,8 +289,10 @@ def plan_run(
     """
     began = time.monotonic()
     kept = FOR_VARIANTS * seconds
-    found = recommend_local_steps(planned, network, slower=slower, seconds=seconds - kept, observe=observe, **options)
-    if found.recommended is None:
-        return RunPlan(found, None)
+    recommendation = recommend_local_steps(
+        planned, network, slower=slower, seconds=seconds - kept, observe=observe, **options
+    )
+    if recommendation.recommended is None:
+        return RunPlan(recommendation, None)
     left = max(kept, seconds - (time.monotonic() - began))
-    return RunPlan(found, rank_variants(planned, found, slower=slower, seconds=left, observe=observe))
+    return RunPlan(recommendation, rank_variants(planned, recommendation, slower=slower, seconds=left, observe=observe))

@@ -536,7 +536,7 @@ def _names(block: str | Sequence[str]) -> Sequence[str]:
 
 
 def _columns(config: Config, silo: str, id_column: str, reading: Mapping[str, Any]) -> Columns:
-    section = next((one for one in config.silos if one.name == silo), None)
+    section = next((section for section in config.silos if section.name == silo), None)
     if section is None or config.data.source != "files":
         return Columns.read_as(id_column, reading)
     return Columns.of(config, section)
@@ -544,5 +544,5 @@ def _columns(config: Config, silo: str, id_column: str, reading: Mapping[str, An
 
 def _ids(keys: Mapping[str, Any]) -> dict[str, str]:
     """What the tables of a run that Python started call the id, by silo."""
-    found = keys.get("data", {}).get("ids", {})
-    return dict(found) if isinstance(found, Mapping) else {}
+    columns = keys.get("data", {}).get("ids", {})
+    return dict(columns) if isinstance(columns, Mapping) else {}

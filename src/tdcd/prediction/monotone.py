@@ -52,8 +52,8 @@ def isotonic(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArr
         pool = (value, weight, 1)
         while pools and pools[-1][0] >= pool[0]:
             mean, total, count = pools.pop()
-            both = total + pool[1]
-            pool = ((mean * total + pool[0] * pool[1]) / both, both, count + pool[2])
+            joint = total + pool[1]
+            pool = ((mean * total + pool[0] * pool[1]) / joint, joint, count + pool[2])
         pools.append(pool)
     return np.repeat([mean for mean, _, _ in pools], [count for _, _, count in pools])
 
@@ -61,7 +61,7 @@ def isotonic(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArr
 def nearest_monotone(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """The rising or falling sequence that is nearest; the rising one if both are as near."""
     rising, falling = isotonic(values, weights), -isotonic(-values, weights)
-    off = [float(weights @ (found - values) ** 2) for found in (rising, falling)]
+    off = [float(weights @ (fitted - values) ** 2) for fitted in (rising, falling)]
     return rising if off[0] <= off[1] else falling
 
 
@@ -75,7 +75,7 @@ def monotone(model: Model, columns: Sequence[str] = (ALL,)) -> MonotoneModel:
         columns: their names, in whichever silos have them, or ``SILO.COLUMN``; ``"all"`` for every column in bins.
     """
     model.check_additive("a scorecard")
-    parts, merged, found = {}, list[MergedColumn](), set[str]()
+    parts, merged, known = {}, list[MergedColumn](), set[str]()
     for silo, part in model.parts.items():
         encodings, rows = {**part.preparation.parts}, []
         weights, start = _weights(silo, part), 0
@@ -83,7 +83,7 @@ def monotone(model: Model, columns: Sequence[str] = (ALL,)) -> MonotoneModel:
             width = len(encoding.names(column))
             own, start = weights[start : start + width], start + width
             named = {column, f"{silo}.{column}"} & {*columns}
-            found |= named
+            known |= named
             if isinstance(encoding, Binned) and (named or ALL in columns):
                 fewer, own = _merged(encoding, own)
                 merged.append(MergedColumn(silo, column, len(encoding.cuts) + 1, len(fewer.cuts) + 1))
@@ -95,7 +95,7 @@ def monotone(model: Model, columns: Sequence[str] = (ALL,)) -> MonotoneModel:
         block = np.concatenate([*rows, weights[start:]])
         shape = (len(block),)
         parts[silo] = part._replace(preparation=prepared, feature_shape=shape, parameters={"weight": block})
-    unknown = [name for name in columns if name != ALL and name not in found]
+    unknown = [name for name in columns if name != ALL and name not in known]
     if unknown or not merged:
         name = unknown[0] if unknown else ALL
         there = ", ".join(dict.fromkeys(name for part in model.parts.values() for name in part.preparation.parts))
@@ -107,13 +107,13 @@ def _merged(encoding: Binned, weights: NDArray[np.floating]) -> tuple[Binned, ND
     """Both with neighbours of equal weight as one bin; what is after the bins stays."""
     bins = len(encoding.cuts) + 1
     shares = np.maximum(np.array(encoding.shares[:bins]), TINY)
-    found = nearest_monotone(weights[:bins, 0].astype(np.float64), shares)
-    kept = np.flatnonzero(np.diff(found) != 0)
+    fitted = nearest_monotone(weights[:bins, 0].astype(np.float64), shares)
+    kept = np.flatnonzero(np.diff(fitted) != 0)
     cuts = tuple(encoding.cuts[place] for place in kept)
     starts = np.append(0, kept + 1)
     pooled = np.add.reduceat(np.array(encoding.shares[:bins]), starts).tolist()
     merged = replace(encoding, cuts=cuts, shares=(*pooled, *encoding.shares[bins:]))
-    own = np.append(found[starts], weights[bins:, 0])[:, None].astype(weights.dtype)
+    own = np.append(fitted[starts], weights[bins:, 0])[:, None].astype(weights.dtype)
     return merged, own
 
 

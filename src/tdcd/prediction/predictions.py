@@ -105,13 +105,13 @@ def unlike(id_column: str, columns: Collection[str]) -> str:
 def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | Loss) -> dict[str, Sequence[Any]]:
     """``prediction`` and the probabilities, by column."""
     kind = loss_of(loss)
-    target, found = kind.target, kind.inverse_link(np.asarray(scores, np.float64))
+    target, means = kind.target, kind.inverse_link(np.asarray(scores, np.float64))
     if target == "amount":
-        return {"prediction": (found[:, 0] * label_encoding.scale + label_encoding.mean).tolist()}
+        return {"prediction": (means[:, 0] * label_encoding.scale + label_encoding.mean).tolist()}
     winners = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
     shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
-    return columns | {f"probability_{name}": found[:, place].tolist() for place, name in enumerate(shown)}
+    return columns | {f"probability_{name}": means[:, place].tolist() for place, name in enumerate(shown)}
 
 
 def write_predictions(

@@ -51,15 +51,15 @@ def evidence(favoured: Sequence[int], others: Sequence[int]) -> list[Evidence]:
     totals = sum(favoured), sum(others)
     if not all(totals):
         raise ValueError("the tables have rows of one class only: weight of evidence needs both")
-    found = []
+    cells = []
     for good, bad in zip(favoured, others, strict=True):
         if not good and not bad:
-            found.append(Evidence(0, 0, None, 0.0))
+            cells.append(Evidence(0, 0, None, 0.0))
             continue
         shares = (good or HALF) / totals[0], (bad or HALF) / totals[1]
         woe = math.log(shares[0] / shares[1])
-        found.append(Evidence(good, bad, woe, (shares[0] - shares[1]) * woe))
-    return found
+        cells.append(Evidence(good, bad, woe, (shares[0] - shares[1]) * woe))
+    return cells
 
 
 def evidence_of(
@@ -84,17 +84,17 @@ def evidence_of(
     if unknown is not None:
         raise ValueError(f"--data: the label {unknown!r} is not one of the model's classes {', '.join(classes)}")
     of_id = dict(zip(holder.ids, (name == favoured for name in names), strict=True))
-    found = {}
+    by_column = {}
     for silo, rows in read.items():
-        places = np.array([place for place, one in enumerate(rows.ids) if one in of_id], np.int64)
+        places = np.array([place for place, sample in enumerate(rows.ids) if sample in of_id], np.int64)
         if not len(places):
             raise ValueError(f"--data: no row of silo '{silo}' has a label: the ids differ")
         is_good = np.array([of_id[rows.ids[place]] for place in places])
         known = rows.take(places)
         for column, encoding in model.part(silo).preparation.parts.items():
             counts = _counts(encoding, column, known, is_good)
-            found[silo, column] = evidence(counts[0].tolist(), counts[1].tolist())
-    return found
+            by_column[silo, column] = evidence(counts[0].tolist(), counts[1].tolist())
+    return by_column
 
 
 def _rows(model: Model, silo: str, table: Any, label: str) -> RawRows:
@@ -170,11 +170,11 @@ class Scorecard(NamedTuple):
     @property
     def information(self) -> dict[tuple[str, str], float]:
         """The information value of every column by silo and name, where labels were given; the largest first."""
-        found: dict[tuple[str, str], float] = {}
+        values: dict[tuple[str, str], float] = {}
         for line in self.lines:
             if line.evidence is not None:
-                found[line.silo, line.column] = found.get((line.silo, line.column), 0.0) + line.evidence.iv
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                values[line.silo, line.column] = values.get((line.silo, line.column), 0.0) + line.evidence.iv
+        return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
 class _Linear(NamedTuple):
@@ -238,8 +238,8 @@ def scorecard(
             base += mean
             of_labels = known.get((silo, column), [None] * len(cells))
             lines += [
-                ScorecardLine(silo, column, cell, float(value) - mean, found)
-                for cell, value, found in zip(cells, own, of_labels, strict=True)
+                ScorecardLine(silo, column, cell, float(value) - mean, known)
+                for cell, value, known in zip(cells, own, of_labels, strict=True)
             ]
             start += width
     absent = [silo for silo in model.silos if silo not in silos]
@@ -314,9 +314,9 @@ def write_scorecard(path: Path, card: Scorecard) -> None:
     if card.is_logarithm:
         columns["factor"] = [math.exp(line.value) for line in card.lines]
     if card.has_evidence:
-        found = [line.evidence for line in card.lines]
-        columns["rows"] = [None if one is None else one.favoured + one.others for one in found]
-        columns["favoured"] = [None if one is None else one.favoured for one in found]
-        columns["woe"] = [None if one is None else one.woe for one in found]
-        columns["iv"] = [None if one is None else one.iv for one in found]
+        evidence = [line.evidence for line in card.lines]
+        columns["rows"] = [None if cell is None else cell.favoured + cell.others for cell in evidence]
+        columns["favoured"] = [None if cell is None else cell.favoured for cell in evidence]
+        columns["woe"] = [None if cell is None else cell.woe for cell in evidence]
+        columns["iv"] = [None if cell is None else cell.iv for cell in evidence]
     write_table(path, columns)

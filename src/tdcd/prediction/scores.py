@@ -38,16 +38,16 @@ def by_id(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
     (first, start), *others = parts.items()
     total = start.phi.copy()
     for name, part in others:
-        places = {one: place for place, one in enumerate(part.ids)}
-        lacking = [(one, name) for one in start.ids if one not in places]
-        lacking += [(one, first) for one in {*places} - {*start.ids}]
+        places = {sample: place for place, sample in enumerate(part.ids)}
+        lacking = [(sample, name) for sample in start.ids if sample not in places]
+        lacking += [(sample, first) for sample in {*places} - {*start.ids}]
         if lacking:
-            one, silo = lacking[0]
+            sample, silo = lacking[0]
             raise ValueError(
-                f"{counted(len(lacking), 'id')} {are(len(lacking))} not in all tables: silo '{silo}' lacks {one!r}; "
+                f"{counted(len(lacking), 'id')} {are(len(lacking))} not in all tables: silo '{silo}' lacks {sample!r}; "
                 "add what is missing or leave it out"
             )
-        total += part.phi[[places[one] for one in start.ids]]
+        total += part.phi[[places[sample] for sample in start.ids]]
     return total
 
 
@@ -67,8 +67,8 @@ class StandIns(NamedTuple):
         """What there is to say of predictions without a silo; nothing if the model was trained for them."""
         if self.silo_dropout:
             return ""
-        how = "its phi is replaced by its mean over the training rows" if silo in self.values else "it adds nothing"
-        return f"without silo '{silo}', {how}: the model was trained without train.silo_dropout, and may be far off"
+        effect = "its phi is replaced by its mean over the training rows" if silo in self.values else "it adds nothing"
+        return f"without silo '{silo}', {effect}: the model was trained without train.silo_dropout, and may be far off"
 
 
 def check_without(silos: Sequence[str], without: Collection[str], given: Collection[str]) -> None:
@@ -123,14 +123,14 @@ def combine(
     if common_only:
         parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
     leading = [] if in_order_of is None else [parts[in_order_of]]
-    ids = list(dict.fromkeys(one for part in (*leading, *parts.values()) for one in part.ids))
-    places = {one: place for place, one in enumerate(ids)}
+    ids = list(dict.fromkeys(sample for part in (*leading, *parts.values()) for sample in part.ids))
+    places = {sample: place for place, sample in enumerate(ids)}
     first = next(iter(parts.values())).phi
     scores = np.zeros((len(ids), first.shape[1]), first.dtype)
     missing: list[list[str]] = [[] for _ in ids]
     for silo, part in parts.items():
-        scores[[places[one] for one in part.ids]] += part.phi
-        lacking = [places[one] for one in places.keys() - set(part.ids)]
+        scores[[places[sample] for sample in part.ids]] += part.phi
+        lacking = [places[sample] for sample in places.keys() - set(part.ids)]
         scores[lacking] += stand_ins.of(silo, scores.dtype)
         for place in lacking:
             missing[place].append(silo)
@@ -146,15 +146,15 @@ def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
     common = set.intersection(*(set(part.ids) for part in parts.values()))
     if not common:
         raise TableError(["no id is in the tables of all silos: check that their id columns mean the same"])
-    found = {}
+    by_silo = {}
     for silo, part in parts.items():
-        rows = [row for row, one in enumerate(part.ids) if one in common]
-        found[silo] = SiloScores([part.ids[row] for row in rows], part.phi[rows])
-    return found
+        rows = [row for row, sample in enumerate(part.ids) if sample in common]
+        by_silo[silo] = SiloScores([part.ids[row] for row in rows], part.phi[rows])
+    return by_silo
 
 
 def _lacks(silo: str, ids: Sequence[str], missing: Sequence[Sequence[str]]) -> str:
-    absent = [one for one, lacking in zip(ids, missing, strict=True) if silo in lacking]
+    absent = [sample for sample, lacking in zip(ids, missing, strict=True) if silo in lacking]
     shown = ", ".join(map(repr, absent[:SHOWN])) + (", ..." if len(absent) > SHOWN else "")
     return (
         f"silo '{silo}' lacks {len(absent)} of {len(ids)} ids: {shown}: add them to its table, score them without "

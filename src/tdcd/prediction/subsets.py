@@ -49,7 +49,7 @@ def figures_by_subset(
     Args:
         stand_in: ``[C]``, what takes the place of the phi of silos that are missing.
     """
-    groups, found = [*parts], []
+    groups, figures = [*parts], []
     for chosen in subsets_of(len(groups)):
         # In the precision of phi, as in an evaluation of the whole model.
         terms = [
@@ -57,8 +57,10 @@ def figures_by_subset(
             for index, (group, phi) in enumerate(parts.items())
         ]
         loss, metrics = measure(np.asarray(sum(terms[1:], start=terms[0])))
-        found.append({"silos": [silo for index in chosen for silo in groups[index]], "loss": loss, "metrics": metrics})
-    return found
+        figures.append(
+            {"silos": [silo for index in chosen for silo in groups[index]], "loss": loss, "metrics": metrics}
+        )
+    return figures
 
 
 def describe_subsets(
@@ -92,4 +94,4 @@ def describe_subsets(
 
 def _of_single(figures: Mapping[tuple[str, ...], NDArray[Any]]) -> dict[str, list[float]]:
     """The subsets of silos whose phi is known by itself."""
-    return {group[0]: [float(one) for one in values] for group, values in figures.items() if len(group) == 1}
+    return {group[0]: [float(value) for value in values] for group, values in figures.items() if len(group) == 1}

@@ -80,8 +80,8 @@ def parse_json(text: str | bytes) -> Any:
 
 def parse_toml(content: bytes) -> dict[str, Any]:
     """The keys of a TOML document; ValueError for one that is none, or is too deep."""
-    found: dict[str, Any] = _shallow(tomllib.loads, content.decode())
-    return found
+    keys: dict[str, Any] = _shallow(tomllib.loads, content.decode())
+    return keys
 
 
 def _shallow(parse: Callable[[Any], Any], text: str | bytes) -> Any:
@@ -206,7 +206,7 @@ def digest_of(words: Any, arrays: Mapping[str, NDArray[Any]]) -> str:
     """A digest of words, as JSON, and of named arrays in any order."""
     names = sorted(arrays)
     shapes = [[name, arrays[name].dtype.str, arrays[name].shape] for name in names]
-    found = hashlib.blake2b(json.dumps([words, shapes], sort_keys=True).encode(), digest_size=16)
+    digest = hashlib.blake2b(json.dumps([words, shapes], sort_keys=True).encode(), digest_size=16)
     for name in names:
-        found.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

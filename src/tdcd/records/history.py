@@ -133,10 +133,10 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     >>> flat({"round": 1, "metrics": {"train": {"auc": 0.5}}})
     {'round': 1, 'metrics.train.auc': 0.5}
     """
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": item for key, item in flat(value).items()}
+            flattened |= {f"{name}.{key}": item for key, item in flat(value).items()}
         else:
-            found[name] = value
-    return found
+            flattened[name] = value
+    return flattened

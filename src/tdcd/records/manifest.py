@@ -66,15 +66,15 @@ class Manifest:
     def read(self) -> dict[str, Any]:
         """The manifest; refuses one that was changed since it was written."""
         try:
-            found = parse_json(read_plain(self.file))
-            digest = found.pop("digest")
+            facts = parse_json(read_plain(self.file))
+            digest = facts.pop("digest")
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.run.path} has no manifest: {self.file.name} is missing") from None
         except (ValueError, KeyError, AttributeError) as error:
             raise ValueError(f"{self.file} is damaged: {error!r}; {RESTORE}") from None
-        if digest != digest_of(found, {}):
+        if digest != digest_of(facts, {}):
             raise ValueError(f"{self.file} is damaged: it does not match its own digest; {RESTORE}")
-        return dict(found)
+        return dict(facts)
 
     def begin(self, by: str) -> None:
         """Start a session of ``by``: a "simulation", a "sweep" of several runs at once, or a hub.
@@ -94,26 +94,26 @@ class Manifest:
 
     def seal(self) -> None:
         """Say what the files are at the end of a session; again, if one was added."""
-        found, folder = self._known(), self.run
-        if found.get("sessions"):
-            *before, last = found["sessions"]
-            found["sessions"] = [*before, {**last, "ended": _now()}]
+        facts, folder = self._known(), self.run
+        if facts.get("sessions"):
+            *before, last = facts["sessions"]
+            facts["sessions"] = [*before, {**last, "ended": _now()}]
         records = folder.records()
-        found |= {
+        facts |= {
             "config": settings_digest(folder.config()),
             "history": marks_of(record.without_seconds() for record in records)[-1],
             "model": {path.stem: digest_of("", read_block(path)[0]) for path in _model_files(folder)},
             "files": {name: _sha256(folder.path / name) for name in covered(folder)},
         }
-        self._write(found)
+        self._write(facts)
 
     def gather(self, parts: Sequence["Manifest"]) -> None:
         """Make this the manifest of the whole run, of which every hub has a part; and seal it."""
-        found = [part.read() for part in parts if part.exists]
-        if found:
-            sessions = [session for one in found for session in one.get("sessions", [])]
-            data = {client: digest for one in found for client, digest in one.get("data", {}).items()}
-            self._write({"sessions": sessions, "schedule": found[0].get("schedule"), "data": data})
+        manifests = [part.read() for part in parts if part.exists]
+        if manifests:
+            sessions = [session for facts in manifests for session in facts.get("sessions", [])]
+            data = {client: digest for facts in manifests for client, digest in facts.get("data", {}).items()}
+            self._write({"sessions": sessions, "schedule": manifests[0].get("schedule"), "data": data})
             self.seal()
 
     def key(self) -> bytes:
@@ -161,25 +161,25 @@ def differences(manifest: Manifest) -> list[str]:
     Raises:
         ValueError: the manifest is damaged, or was never sealed.
     """
-    found, run = manifest.read(), manifest.run
-    if "files" not in found:
+    facts, run = manifest.read(), manifest.run
+    if "files" not in facts:
         raise ValueError(
             f"{manifest.file} was not completed: the run is still running, or was killed; continue it first"
         )
     problems, there = [], covered(run)
-    for name, digest in found["files"].items():
+    for name, digest in facts["files"].items():
         if name not in there:
             problems.append(f"{name} is missing")
         elif _sha256(run.path / name) != digest:
-            problems.append(f"{name} is not as it was written{_more(run, name, found)}")
-    problems += [f"{name} was added" for name in there if name not in found["files"]]
-    schedule = found.get("schedule")
+            problems.append(f"{name} is not as it was written{_more(run, name, facts)}")
+    problems += [f"{name} was added" for name in there if name not in facts["files"]]
+    schedule = facts.get("schedule")
     if schedule is not None and schedule["digest"] != schedule_digest(schedule):
         problems.append("the schedule: this version of tdcd draws other minibatches from the same seed")
     return problems
 
 
-def _more(run: RunFolder, name: str, found: Mapping[str, Any]) -> str:
+def _more(run: RunFolder, name: str, facts: Mapping[str, Any]) -> str:
     """Whether it is the numbers of a changed history that changed."""
     if name != run.history_file.name:
         return ""
@@ -187,7 +187,7 @@ def _more(run: RunFolder, name: str, found: Mapping[str, Any]) -> str:
         marks = marks_of(record.without_seconds() for record in run.records())
     except ValueError as damage:
         return f": {damage}"
-    same = [*marks[-1]] == [*found["history"]]
+    same = [*marks[-1]] == [*facts["history"]]
     return ": times or spacing were changed, the numbers were not" if same else ": its numbers were changed"
 
 
@@ -226,25 +226,25 @@ def client_digests(federation: Federation, hosts: Hosts | None = None) -> dict[s
 def held_out_digests(federation: Federation, hosts: Hosts | None = None) -> dict[str, str]:
     """Digests of each client's held-out rows, by the client's name."""
 
-    def one(silo: Silo, client: int) -> str:
+    def digest(silo: Silo, client: int) -> str:
         rows, features = silo.test_rows[client], silo.test_features
         return digest_of("", {"rows": rows} | ({} if is_mapped(features) else {"features": features[rows]}))
 
-    return {} if federation.test_labels is None else _by_client(federation, hosts, one)
+    return {} if federation.test_labels is None else _by_client(federation, hosts, digest)
 
 
 def _by_client(federation: Federation, hosts: Hosts | None, digest: Callable[[Silo, int], str]) -> dict[str, str]:
     """A digest of each client by its name; of several hosts, each works out those of its own."""
-    names, found = [], {}
+    names, digests = [], {}
     for silo in federation.silos:
         has = np.ones(silo.num_clients, np.bool_) if hosts is None else hosts.has(silo.num_clients)
         for client, name in enumerate(silo.clients):
             names.append(client_of(silo.name, name))
             if has[client]:
-                found[names[-1]] = digest(silo, client)
+                digests[names[-1]] = digest(silo, client)
     if hosts is not None:
-        found = {name: value for one in hosts.gather(lambda: found) for name, value in one.items()}
-    return {name: found[name] for name in names}
+        digests = {name: value for gathered in hosts.gather(lambda: digests) for name, value in gathered.items()}
+    return {name: digests[name] for name in names}
 
 
 def _rows_digest(federation: Federation, silo: Silo, rows: Any) -> str:
@@ -278,25 +278,25 @@ GIT_S = 5.0
 def versions() -> dict[str, str]:
     """The versions of tdcd, with its commit where that is known, of Python, and of the libraries that compute."""
     # The package itself is above all layers: it imports them.
-    found = {"tdcd": str(sys.modules["tdcd"].__version__), "python": platform.python_version()}
+    numbers = {"tdcd": str(sys.modules["tdcd"].__version__), "python": platform.python_version()}
     commit = commit_of(Path(__file__).parents[1])
     if commit:
-        found["commit"] = commit
-    return found | {name: installed for name in PACKAGES if (installed := _installed(name))}
+        numbers["commit"] = commit
+    return numbers | {name: installed for name in PACKAGES if (installed := _installed(name))}
 
 
 def hardware() -> dict[str, Any]:
     """The processor, its cores, the memory in bytes, and the devices that JAX computes on, if it is loaded."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
     if "jax" not in sys.modules:
-        return {**found, "device": "cpu", "devices": 1}
+        return {**facts, "device": "cpu", "devices": 1}
     device = jax.devices()[0]
-    return {**found, "device": f"{device.platform} {device.device_kind}", "devices": jax.device_count()}
+    return {**facts, "device": f"{device.platform} {device.device_kind}", "devices": jax.device_count()}
 
 
 def _installed(name: str) -> str:

@@ -84,7 +84,7 @@ class ModelFiles:
     def load(self, names: Sequence[str], templates: Sequence[Tree]) -> tuple[list[Tree], dict[str, Any]]:
         """The named trees, shaped like ``templates``, and what :meth:`save` wrote about them."""
         self._recover()
-        trees, found = [], []
+        trees, metadata = [], []
         for name, template in zip(names, templates, strict=True):
             path = self.file(name)
             if not path.is_file():
@@ -93,18 +93,18 @@ class ModelFiles:
             if facts["silo"] != name:
                 raise ValueError(f"{path} is the block of silo '{facts['silo']}': {RESTORE}")
             trees.append(_shaped(tensors, template, path))
-            found.append(facts)
-        for facts in found[1:]:
+            metadata.append(facts)
+        for facts in metadata[1:]:
             other = next(
-                (key for key in found[0] if key not in ("silo", "digest") and facts[key] != found[0][key]), None
+                (key for key in metadata[0] if key not in ("silo", "digest") and facts[key] != metadata[0][key]), None
             )
             if other is not None:
                 raise ValueError(
-                    f"the blocks in {self.path} are of different runs or rounds: {other} is "
-                    f"{found[0][other]} at '{found[0]['silo']}' and {facts[other]} at '{facts['silo']}'; {RESTORE}"
+                    f"the blocks in {self.path} are of different runs or rounds: {other} is {metadata[0][other]} "
+                    f"at '{metadata[0]['silo']}' and {facts[other]} at '{facts['silo']}'; {RESTORE}"
                 )
         self._read.clear()
-        return trees, found[0]
+        return trees, metadata[0]
 
     def facts(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Every file, and what :meth:`save` wrote about it."""
@@ -131,6 +131,6 @@ def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> 
         raise ValueError(f"{path} holds {sorted(tensors)}, but the model has {sorted(wanted)}")
     for name, leaf in wanted.items():
         if tensors[name].shape != leaf.shape or tensors[name].dtype != leaf.dtype:
-            found = f"{tensors[name].dtype}{list(tensors[name].shape)}"
-            raise ValueError(f"{path}: '{name}' is {found}, but the model needs {leaf.dtype}{list(leaf.shape)}")
+            shape = f"{tensors[name].dtype}{list(tensors[name].shape)}"
+            raise ValueError(f"{path}: '{name}' is {shape}, but the model needs {leaf.dtype}{list(leaf.shape)}")
     return like(template, [tensors[name] for name in wanted])

@@ -99,15 +99,15 @@ class Timeline(msgspec.Struct):
             return []
         begin = self.spans[0].start
         width = (self.end - begin) / cells
-        found = [[0.0, 0.0] for _ in range(cells)]
+        sums = [[0.0, 0.0] for _ in range(cells)]
         for span in self.spans:
             length = max(span.end - span.start, 1e-9)
             low, high = (span.start - begin) / width, (span.end - begin) / width
             for cell in range(int(low), min(cells, int(high) + 1)):
                 part = (min(high, cell + 1) - max(low, cell)) * width / length
-                found[cell][0] += part * span.worked / width
-                found[cell][1] += part * sum(span.waited.values()) / width
-        return [(worked, waited) for worked, waited in found]
+                sums[cell][0] += part * span.worked / width
+                sums[cell][1] += part * sum(span.waited.values()) / width
+        return [(worked, waited) for worked, waited in sums]
 
     def to_json(self) -> bytes:
         """The timeline as the content of its file."""
@@ -117,11 +117,11 @@ class Timeline(msgspec.Struct):
     def read(cls, path: Path) -> Self:
         """Read a file; the error says that nothing else depends on it."""
         try:
-            found = msgspec.json.decode(read_plain(path, MOST_BYTES), type=cls)
-            found._check()
+            timeline = msgspec.json.decode(read_plain(path, MOST_BYTES), type=cls)
+            timeline._check()
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged and is not used: {error}; the run itself is not affected") from None
-        return found
+        return timeline
 
     def _check(self) -> None:
         reached = 0.0

@@ -136,9 +136,9 @@ def _phi(curve: CurveResult) -> float:
 
 def _converged_errors(result: ExperimentResult) -> tuple[SeedValues, SeedValues]:
     """``[curves, seeds]`` errors of the curves that no seed diverged with, and the quantity that is swept."""
-    found, over = errors(result), np.array([swept(curve) for curve in result.curves])
-    converged = np.isfinite(found).all(axis=1)
-    return found[converged], over[converged]
+    of_curves, over = errors(result), np.array([swept(curve) for curve in result.curves])
+    converged = np.isfinite(of_curves).all(axis=1)
+    return of_curves[converged], over[converged]
 
 
 def swept(curve: CurveResult) -> float:
@@ -148,14 +148,14 @@ def swept(curve: CurveResult) -> float:
 
 def _error_range(result: ExperimentResult) -> SeedValues:
     """As a multiple of the smallest error, since experiments differ in their minibatches; B must not vary."""
-    found, _ = _converged_errors(replace(result, curves=tuple(c for c in result.curves if "," not in c.label)))
-    wide: SeedValues = np.ptp(found, axis=0) / found.min(axis=0)
+    converged, _ = _converged_errors(replace(result, curves=tuple(c for c in result.curves if "," not in c.label)))
+    wide: SeedValues = np.ptp(converged, axis=0) / converged.min(axis=0)
     return wide
 
 
 def _power(result: ExperimentResult) -> SeedValues:
-    found, over = _converged_errors(result)
-    return slope(np.log(found), np.log(over))
+    converged, over = _converged_errors(result)
+    return slope(np.log(converged), np.log(over))
 
 
 def _quarters(result: ExperimentResult) -> tuple[SeedValues, SeedValues]:
@@ -501,9 +501,9 @@ def _more(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
 
 def _apart(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
     """Two curves differ, whichever way."""
-    (found,) = _more(comparison, results)
-    direction = -1.0 if found.interval.mean < 0 else 1.0
-    yield Quantity(f"{found.what}, whichever way", direction * found.values)
+    (difference,) = _more(comparison, results)
+    direction = -1.0 if difference.interval.mean < 0 else 1.0
+    yield Quantity(f"{difference.what}, whichever way", direction * difference.values)
 
 
 def _above(comparison: ClaimComparison, results: Results) -> Iterator[Quantity]:
@@ -576,8 +576,8 @@ class ClaimEntry:
         compared = [(each, each.quantities(results)) for each in self.compare]
         quantities = [
             quantity if each.of == self.figure else replace(quantity, what=f"{each.of}, {quantity.what}")
-            for each, found in compared
-            for quantity in found
+            for each, quantities in compared
+            for quantity in quantities
         ]
         used = [results[name] for name in self.needs]
         return Claim(
@@ -600,7 +600,7 @@ class ClaimEntry:
             yield f"{name}: {sentence}" if len(self.needs) > 1 else sentence
         for each in self.compare:
             if each.kind in ("more", "apart", "rises"):
-                yield from (f"{found.what} is {found.interval}" for found in each.quantities(results))
+                yield from (f"{quantity.what} is {quantity.interval}" for quantity in each.quantities(results))
 
 
 @cache

@@ -105,35 +105,35 @@ def load_experiment(name: str, *, full: bool, assignments: Sequence[str] = ()) -
     if refused:
         allowed = " and ".join(SETTABLE)
         raise ConfigError([f"--set {refused[0]}: an experiment is as the paper has it; only {allowed} can be set"])
-    found = _read(name)
-    base = found["config"] if full else merge(found["config"], found.get("quick", {}))
-    curves, smaller = [], not full and "quick" in found
-    for entry in found["curves"]:
+    tables = _read(name)
+    base = tables["config"] if full else merge(tables["config"], tables.get("quick", {}))
+    curves, smaller = [], not full and "quick" in tables
+    for entry in tables["curves"]:
         keys = dict(entry)
         label, quick = keys.pop("label"), keys.pop("quick", {})
         smaller |= not full and bool(quick)
         curves.append(ExperimentCurve(label, override(merge(base, keys if full else merge(keys, quick)), assignments)))
-    limits = found.get("limits", {"silos": [], "local_steps": []})
-    chosen = found["chosen"] + ([] if full else found.get("quick_chosen", []))
+    limits = tables.get("limits", {"silos": [], "local_steps": []})
+    chosen = tables["chosen"] + ([] if full else tables.get("quick_chosen", []))
     return Experiment(
         name,
-        found["title"],
+        tables["title"],
         tuple(curves),
-        found["seeds"] if full else found.get("quick_seeds", found["seeds"]),
+        tables["seeds"] if full else tables.get("quick_seeds", tables["seeds"]),
         tuple(chosen),
-        found.get("inset"),
-        found.get("metric"),
-        tuple(found.get("against", Experiment.against)),
-        found.get("phi_share", Experiment.phi_share),
+        tables.get("inset"),
+        tables.get("metric"),
+        tuple(tables.get("against", Experiment.against)),
+        tables.get("phi_share", Experiment.phi_share),
         not smaller,
         tuple((n, q) for n in limits["silos"] for q in limits["local_steps"]),
     )
 
 
 def _read(name: str) -> dict[str, Any]:
-    found = tomllib.loads(files("tdcd.reproduction").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-    like = found.pop("like", None)
-    return merge(_read(like), found) if like else found
+    tables = tomllib.loads(files("tdcd.reproduction").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    like = tables.pop("like", None)
+    return merge(_read(like), tables) if like else tables
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

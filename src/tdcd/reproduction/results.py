@@ -137,8 +137,8 @@ Results = Mapping[str, ExperimentResult]
 
 def joined(*results: Results) -> dict[str, ExperimentResult]:
     """All of them in their usual order; of those with the same name, the last."""
-    found = {name: result for some in results for name, result in some.items()}
-    return {name: found[name] for name in NAMES if name in found}
+    by_name = {name: result for some in results for name, result in some.items()}
+    return {name: by_name[name] for name in NAMES if name in by_name}
 
 
 def write_results(out: Path, results: Results, claims: list[dict[str, Any]], *, tables: bool = True) -> None:
@@ -146,7 +146,7 @@ def write_results(out: Path, results: Results, claims: list[dict[str, Any]], *, 
     figures = {name: _plain(_entry(result)) for name, result in results.items()}
     text = json.dumps({"format": FORMAT, "claims": _plain(claims), "figures": figures}, indent=1)
     # Lists of numbers on one line each: a line of its own for every number is hard to read.
-    text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
+    text = re.sub(r"\[\s+([^\[\]{}\"]*?)\s+\]", lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(text + "\n", encoding="utf-8")
     for name, result in results.items() if tables else ():
@@ -165,9 +165,9 @@ def read_results(path: Path) -> dict[str, ExperimentResult]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found.get("format") == FORMAT:
-            return {name: _result(figure) for name, figure in found["figures"].items()}
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        if recorded.get("format") == FORMAT:
+            return {name: _result(figure) for name, figure in recorded["figures"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is damaged: {error!r}; move it away, and the runs next to it are read again"
@@ -272,9 +272,9 @@ def made_with(config: Config, folders: Iterable[Path]) -> dict[str, Any]:
     sessions = [session for folder in folders for session in _sessions(folder)]
     sets: list[dict[str, Any]] = []
     for session in sessions:
-        one = {"versions": session["versions"], "hardware": session["hardware"]}
-        if one not in sets:
-            sets.append(one)
+        machine = {"versions": session["versions"], "hardware": session["hardware"]}
+        if machine not in sets:
+            sets.append(machine)
     return {
         "with": sets,
         "started": min((session["started"] for session in sessions), default=None),

@@ -66,16 +66,16 @@ def reached(curve: CurveResult, level: SeedValues, over: NDArray[np.int64] | See
         over: ``[evaluations]``: what to count in; rounds by default.
     """
     axis = (curve.rounds if over is None else over).astype(float)
-    found = np.full(len(level), np.inf)
+    places = np.full(len(level), np.inf)
     for seed, (losses, goal) in enumerate(zip(curve.losses, level, strict=True)):
         below = losses <= goal
         if below.any() and not curve.diverged[seed]:
             place = int(below.argmax())
-            found[seed] = axis[place]
+            places[seed] = axis[place]
             if place:
                 above, under = losses[place - 1 : place + 1]
-                found[seed] -= (goal - under) / (above - under) * (axis[place] - axis[place - 1])
-    return found
+                places[seed] -= (goal - under) / (above - under) * (axis[place] - axis[place - 1])
+    return places
 
 
 def slowest_end(result: ExperimentResult) -> SeedValues:
@@ -118,5 +118,5 @@ def spread_at_equal_steps(result: ExperimentResult) -> tuple[int, SeedValues]:
 def slope(values: SeedValues, over: SeedValues) -> SeedValues:
     """``[seeds]``: the slope of the line through ``[curves, seeds]`` values, by least squares."""
     centred = over - over.mean()
-    found: SeedValues = centred @ values / (centred @ centred)
-    return found
+    slopes: SeedValues = centred @ values / (centred @ centred)
+    return slopes

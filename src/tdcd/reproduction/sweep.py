@@ -122,8 +122,8 @@ def _gather(
 
     def rows(value: Callable[[Record], float | None]) -> Iterator[list[float]]:
         for history in histories:
-            found = [value(record) for record in history]
-            padded = found + [None] * (len(longest) - len(found))
+            values = [value(record) for record in history]
+            padded = values + [None] * (len(longest) - len(values))
             yield [float("nan") if number is None else number for number in padded]
 
     return CurveResult(

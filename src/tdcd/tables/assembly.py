@@ -121,15 +121,15 @@ class DistributedTables:
         has = self.hosts.has(len(section.client_names))
 
         def made() -> dict[str, Any]:
-            found: dict[str, Any] = {}
+            by_client: dict[str, Any] = {}
             for place, path in self._own(section).items():
                 table = read_rows(path, columns)
                 for sentence in row_numbers(table):
                     caution(f"{table.source}: {sentence}")
                 for client in [place] if section.client else np.flatnonzero(has).tolist():
                     summary = summarize(table, np.isin(train.numbers[place], train.rows[client]), bins)
-                    found[section.client_names[client]] = summary.to_json()
-            return found
+                    by_client[section.client_names[client]] = summary.to_json()
+            return by_client
 
         gathered = {name: value for own in self.hosts.gather(made) for name, value in own.items()}
         return {name: Summary.from_json(gathered[name]) for name in section.client_names}
@@ -199,7 +199,7 @@ def assemble(
         for sentence in row_numbers(rows):
             caution(f"{rows.source}: {sentence}")
     ids = common_ids(config, tables)
-    numbers = {one: number for number, one in enumerate(ids)}
+    numbers = {sample: number for number, sample in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
     encoded = _labels(config, tables, numbers)
     held_out = choose_held_out(encoded, config.evaluate.holdout, config.data.seed, stratify=config.evaluate.stratify)
@@ -268,12 +268,12 @@ def _read(config: Config) -> dict[str, list[RawRows]]:
 
 def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Mapping[str, int]) -> Labels:
     """The labels of all samples, from the silos that have them."""
-    found = {
+    by_silo = {
         section.name: _raw_labels(tables[section.name], numbers)
         for section in config.silos
         if section.label is not None
     }
-    (first, values), *others = found.items()
+    (first, values), *others = by_silo.items()
     for name, theirs in others:
         _check_agreement([*numbers], first, values, name, theirs)
     if config.federation.label_epsilon is not None:
@@ -305,10 +305,10 @@ def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], secon
     differ = np.flatnonzero(labels != others)
     if len(differ):
         place = differ[0]
-        one, other = canonical_label(labels[place]), canonical_label(others[place])
+        ours, other = canonical_label(labels[place]), canonical_label(others[place])
         raise TableError(
             [
-                f"the silos' labels differ for {counted(len(differ), 'sample')}: id {ids[place]!r} is {one!r} in silo "
+                f"the silos' labels differ for {counted(len(differ), 'sample')}: id {ids[place]!r} is {ours!r} in silo "
                 f"'{first}' and {other!r} in silo '{second}': correct one, or drop a label"
             ]
         )
@@ -351,16 +351,16 @@ def _silo(
     if distributed is None or not distributed.hosts.here:
         for column, sentence in without_use(merge_summaries(summaries), preparation, config.data.rare).items():
             caution(f"silo '{section.name}', column '{column}': {sentence}")
-    found: list[Any]
+    features: list[Any]
     if distributed is None:
-        found = [_features(parts, kind, preparation, int(bias), config.dtype) for kind in kinds]
+        features = [_features(parts, kind, preparation, int(bias), config.dtype) for kind in kinds]
     else:
-        found = distributed.features(section, preparation, kinds, int(bias))
+        features = distributed.features(section, preparation, kinds, int(bias))
     columns = preparation.columns + ("bias",) * bias
     called, reading = section.client_names, Columns.of(config, section).reading
-    held = Silo(section.name, found[0], rows, columns, None, called, preparation, section.id, reading)
+    held = Silo(section.name, features[0], rows, columns, None, called, preparation, section.id, reading)
     if held_out.any():
-        held = replace(held, test_features=found[1], test_rows=kinds[1].rows)
+        held = replace(held, test_features=features[1], test_rows=kinds[1].rows)
     return held, preparation
 
 

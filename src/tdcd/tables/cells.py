@@ -70,9 +70,9 @@ def as_amounts(
         return np.full(len(known), np.nan), kind
     # Finding out that no cell is a number takes far longer than reading them.
     kind = kind or kind_of(known.drop_null()[0].as_py(), dialect)
-    for one in _READERS if kind is None else (kind,):
+    for candidate in _READERS if kind is None else (kind,):
         try:
-            return _READERS[one](known, dialect), one
+            return _READERS[candidate](known, dialect), candidate
         except pa.ArrowInvalid:
             continue
     raise pa.ArrowInvalid("cells that are not amounts")

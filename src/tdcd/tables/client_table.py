@@ -44,9 +44,9 @@ def find_silo(config: Config, silo: str, client: str) -> SiloSection:
 
 def read_labels(config: Config, silo: str, data: Path) -> RawRows:
     """The ids and true labels in a table of the silo that they come from, with the weights if it has any."""
-    section = next((one for one in config.silos if one.name == silo), None)
+    section = next((section for section in config.silos if section.name == silo), None)
     if section is None or section.label is None:
-        known = ", ".join(one.name for one in config.silos if one.label is not None)
+        known = ", ".join(section.name for section in config.silos if section.label is not None)
         raise ConfigError([f"silo '{silo}' has no label = \"...\"; silos that have: {known or 'none'}"])
     rows = _read_label_table(config, section, data, section.label, section.weight)
     if _epsilon_of(rows) is not None:
@@ -81,8 +81,8 @@ def read_client(
             return _chosen(read_rows(table, replace(columns, label=label, weight=weight)), ids)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
     known = _read_label_table(config, silo, labels, label, weight)
-    places = {one: place for place, one in enumerate(known.ids)}
-    absent = [one for one in rows.ids if one not in places]
+    places = {sample: place for place, sample in enumerate(known.ids)}
+    absent = [sample for sample in rows.ids if sample not in places]
     if absent:
         shown = ", ".join(map(repr, absent[:SHOWN_IDS])) + (", ..." if len(absent) > SHOWN_IDS else "")
         advice = "add their labels" + (LABELLED_ONLY if ids is None else "")
@@ -91,7 +91,7 @@ def read_client(
             f"{labels}: has no label for {len(absent)} of the {len(rows)} ids in {data}, such as {shown}: {advice}"
         )
         raise TableError([hint] * bool(hint) + [problem], 1)
-    taken = known.take(np.array([places[one] for one in rows.ids], np.int64))
+    taken = known.take(np.array([places[sample] for sample in rows.ids], np.int64))
     return replace(rows, labels=taken.labels, weights=taken.weights, label_epsilon=_epsilon_of(known))
 
 
@@ -151,7 +151,7 @@ def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
         return rows
     wanted = ids.read_text(encoding="utf-8").splitlines()
     chosen = set(wanted)
-    places = [place for place, one in enumerate(rows.ids) if one in chosen]
+    places = [place for place, sample in enumerate(rows.ids) if sample in chosen]
     if not places:
         hint = spelt_otherwise(rows.ids, rows.source, wanted, str(ids)) or "check that both are about the same samples"
         raise TableError([f"{rows.source}: has none of the ids in {ids}, of which {there_are(len(chosen))}: {hint}"])
@@ -222,26 +222,28 @@ def label_balance(rows: RawRows) -> str:
 
 def cautions(rows: RawRows) -> Sequence[str]:
     """What is allowed, but may be a mistake."""
-    found = []
+    sentences = []
     for name, column in rows.features.items():
         if isinstance(column, Category):
             if len(column.levels) > MANY_LEVELS:
-                found.append(f"column '{name}' has {len(column.levels)} levels: is it an id, or an amount?")
+                sentences.append(f"column '{name}' has {len(column.levels)} levels: is it an id, or an amount?")
             continue
         figures = NumericStats.of(column)
         if not figures.known:
-            found.append(f"column '{name}' is all blank: leave it out")
+            sentences.append(f"column '{name}' is all blank: leave it out")
         elif not figures.squares:
-            found.append(f"column '{name}' is the same in every row: it says nothing here")
+            sentences.append(f"column '{name}' is the same in every row: it says nothing here")
         elif figures.missing > len(rows) / 2:
-            found.append(f"column '{name}' is blank in most rows")
-    found += row_numbers(rows)
-    zeros = next((one for one in rows.ids if one.isdecimal() and len(one) > 1 and one.startswith("0")), None)
+            sentences.append(f"column '{name}' is blank in most rows")
+    sentences += row_numbers(rows)
+    zeros = next(
+        (sample for sample in rows.ids if sample.isdecimal() and len(sample) > 1 and sample.startswith("0")), None
+    )
     if zeros is not None:
-        found.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
+        sentences.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
     if rows.labels is not None and len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
-        found.append("every label is the same here; other clients must have others")
-    return found
+        sentences.append("every label is the same here; other clients must have others")
+    return sentences
 
 
 def row_numbers(rows: RawRows) -> list[str]:
@@ -315,14 +317,14 @@ class Readiness:
     @property
     def absent(self) -> int:
         """How many tables are not on this machine."""
-        return sum(not one.is_here for one in self.tables)
+        return sum(not table.is_here for table in self.tables)
 
 
 def check_tables(config: Config) -> Readiness:
     """Read every table of a configuration that is on this machine, as a simulation does, and compare their ids."""
     if config.data.source != "files":
         raise ConfigError([f"data.source = {config.data.source!r}: has no tables of the silos to check"])
-    states, errors, found = [], list[TableError](), list[str]()
+    states, errors, warnings = [], list[TableError](), list[str]()
     held: dict[str, list[RawRows]] = {}
     for section in config.silos:
         shared = f"{len(section.client_names)} clients" if len(section.client_names) > 1 else section.client_names[0]
@@ -337,23 +339,23 @@ def check_tables(config: Config) -> Readiness:
                         taken_for(config, rows)
                     state = TableState(section.name, name, path, True, rows)
                     held.setdefault(section.name, []).append(rows)
-                    found += [f"{path}: {sentence}" for sentence in cautions(rows)]
+                    warnings += [f"{path}: {sentence}" for sentence in cautions(rows)]
                 except TableError as error:
                     errors.append(error)
             states.append(state)
-    if not any(one.is_here for one in states):
-        named = ", ".join(str(one.path) for one in states[:3]) + (", ..." if len(states) > 3 else "")
+    if not any(state.is_here for state in states):
+        named = ", ".join(str(state.path) for state in states[:3]) + (", ..." if len(states) > 3 else "")
         raise ConfigError([f"no table of the silos is on this machine, such as {named}; give --silo, --client, --data"])
     errors += [error for section in config.silos for error in held_twice(section, held.get(section.name, []))]
     overlap: dict[str, SiloIds] = {}
     if len(held) > 1 and not errors:
-        everywhere = set.intersection(*({one for part in parts for one in part.ids} for parts in held.values()))
+        everywhere = set.intersection(*({sample for part in parts for sample in part.ids} for parts in held.values()))
         overlap = alignment(
             held, everywhere, amounts=are_amounts(config, [part for parts in held.values() for part in parts])
         )
-        if all(one.is_here for one in states):
+        if all(state.is_here for state in states):
             try:
                 common_ids(config, held)
             except TableError as error:
                 errors.append(error)
-    return Readiness(states, [problem for error in errors for problem in error.problems], found, overlap)
+    return Readiness(states, [problem for error in errors for problem in error.problems], warnings, overlap)

@@ -41,20 +41,20 @@ def diagnose(table: Source, wanted: Columns, reason: str, *, is_named: bool = Tr
     if isinstance(table, Frame):
         return TableError([*_of_frame(table, wanted, "" if is_named else NOT_AN_AMOUNT)] or [f"{table.name}: {reason}"])
     assert isinstance(table, CsvFile | ParquetFile)
-    found = _Problems(table.name, table.unit)
+    problems = _Problems(table.name, table.unit)
     seen: dict[str, int] = {}
-    for line, fields in _records(table, found):
-        _check(line, fields, wanted, seen, found)
+    for line, fields in _records(table, problems):
+        _check(line, fields, wanted, seen, problems)
     if isinstance(table, CsvFile):
         opened = table.unclosed_quote()
         if opened is not None:
-            found.add(opened, None, "a quote is never closed, so that all that follows is one field: close it")
-    if not found.num_records:
-        found.add(None, None, "has a header but no rows")
-    if found.undecoded:
+            problems.add(opened, None, "a quote is never closed, so that all that follows is one field: close it")
+    if not problems.num_records:
+        problems.add(None, None, "has a header but no rows")
+    if problems.undecoded:
         # Once for the whole file: its encoding is one mistake, in however many cells it shows.
-        found.add(*found.undecoded[0], wanted.dialect.not_decoded(len(found.undecoded)))
-    return found.error(reason)
+        problems.add(*problems.undecoded[0], wanted.dialect.not_decoded(len(problems.undecoded)))
+    return problems.error(reason)
 
 
 class _Problems:
@@ -102,30 +102,32 @@ class _Problems:
         return TableError([text for _, _, text in ordered], sum(self._counts.values()))
 
 
-def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, int], found: _Problems) -> None:
+def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, int], problems: _Problems) -> None:
     """Look at one record."""
     assert wanted.features is not None
-    found.num_records += 1
+    problems.num_records += 1
     for name in (wanted.id, *([] if wanted.label is None else [wanted.label]), *wanted.features):
         text = fields[name]
         if not is_decoded(text):
-            found.undecoded.append((line, name))
+            problems.undecoded.append((line, name))
         elif name == wanted.id:
             first = seen.setdefault(text, line)
             if not text.strip():
-                found.add(line, name, "the id is blank: every row needs one")
+                problems.add(line, name, "the id is blank: every row needs one")
             elif first != line:
-                found.add(line, name, f"the id {text!r} is on {found.unit} {first} already: keep one of the two rows")
+                problems.add(
+                    line, name, f"the id {text!r} is on {problems.unit} {first} already: keep one of the two rows"
+                )
         elif name == wanted.label:
             if _is_blank(text, wanted.dialect):
-                found.add(line, name, "the label is blank: fill it in, or leave the row out")
+                problems.add(line, name, "the label is blank: fill it in, or leave the row out")
             elif _NOT_FINITE.fullmatch(text):
-                found.add(line, name, f"the label {text!r} is not finite: correct it, or leave the row out")
+                problems.add(line, name, f"the label {text!r} is not finite: correct it, or leave the row out")
         elif _is_blank(text, wanted.dialect):
             if not wanted.blanks:
-                found.add(line, name, "is blank: fill it in, leave the row out, or set data.missing = 'mean'")
+                problems.add(line, name, "is blank: fill it in, leave the row out, or set data.missing = 'mean'")
         elif name not in wanted.categorical:
-            _check_amount(line, name, text, wanted.dialect, found)
+            _check_amount(line, name, text, wanted.dialect, problems)
 
 
 def _is_blank(text: str, dialect: Dialect) -> bool:
@@ -134,19 +136,19 @@ def _is_blank(text: str, dialect: Dialect) -> bool:
     return kind_of(text, dialect) == "number" and dialect.number(text) in dialect.blank_numbers
 
 
-def _check_amount(line: int, name: str, text: str, dialect: Dialect, found: _Problems) -> None:
+def _check_amount(line: int, name: str, text: str, dialect: Dialect, problems: _Problems) -> None:
     stripped = text.strip()
     if _NOT_FINITE.fullmatch(stripped):
-        found.add(line, name, f"{text!r} is not finite: leave the cell empty if the value is not known")
+        problems.add(line, name, f"{text!r} is not finite: leave the cell empty if the value is not known")
         return
     kind = kind_of(stripped, dialect)
     if kind is not None:
-        found.kinds.setdefault(name, kind)
-    expected = found.kinds.get(name, "number")
+        problems.kinds.setdefault(name, kind)
+    expected = problems.kinds.get(name, "number")
     if kind != expected:
-        found.add_text(line, name, f"{text!r} {_advice(stripped, expected, dialect)}")
+        problems.add_text(line, name, f"{text!r} {_advice(stripped, expected, dialect)}")
     elif kind == "number" and abs(dialect.number(stripped)) > LARGEST:
-        found.add(line, name, f"{text!r} is too large: amounts go up to 3.4e38, so give the column in another unit")
+        problems.add(line, name, f"{text!r} is too large: amounts go up to 3.4e38, so give the column in another unit")
 
 
 def _advice(text: str, expected: CellKind, dialect: Dialect) -> str:
@@ -163,7 +165,7 @@ def _advice(text: str, expected: CellKind, dialect: Dialect) -> str:
     return f"{words}: correct it, or list the column under categorical"
 
 
-def _records(table: CsvFile | ParquetFile, found: _Problems) -> Iterator[tuple[int, dict[str, str]]]:
+def _records(table: CsvFile | ParquetFile, problems: _Problems) -> Iterator[tuple[int, dict[str, str]]]:
     """The records as texts by column, each with the line on which it begins, or its row in a Parquet file."""
     dialect = table.dialect
     if isinstance(table, ParquetFile):
@@ -178,14 +180,14 @@ def _records(table: CsvFile | ParquetFile, found: _Problems) -> Iterator[tuple[i
         try:
             for fields in reader:
                 if fields and len(fields) != len(header):
-                    found.num_records += 1
+                    problems.num_records += 1
                     advice = f"quote fields that hold {'commas' if mark == ',' else repr(mark)}, and close every quote"
-                    found.add(line, None, f"has {len(fields)} fields, but the header has {len(header)}: {advice}")
+                    problems.add(line, None, f"has {len(fields)} fields, but the header has {len(header)}: {advice}")
                 elif fields:
                     yield line, dict(zip(header, fields, strict=True))
                 line = reader.line_num + 1
         except csv.Error as error:
-            found.add(line, None, f"cannot be read: {error}")
+            problems.add(line, None, f"cannot be read: {error}")
 
 
 def _text(value: Any, dialect: Dialect) -> str:
@@ -208,7 +210,7 @@ def _of_frame(frame: Frame, wanted: Columns, advice: str) -> Iterator[str]:
         if blank:
             yield f"{name}, column '{title}': row {blank[0]} is blank"
     ids = as_texts(table.column(wanted.id)).to_pylist()
-    twice = next((one for one, count in Counter(ids).items() if count > 1), None)
+    twice = next((sample for sample, count in Counter(ids).items() if count > 1), None)
     if twice is not None:
         yield f"{name}, column '{wanted.id}': {twice!r} is there twice: an id stands for one sample"
     for title in wanted.features:

@@ -32,13 +32,13 @@ class Dialect:
     @property
     def blank_numbers(self) -> list[float]:
         """The numbers that stand for a value that is not known, such as -999."""
-        found = []
+        numbers = []
         for text in self.blank[len(BLANKS) :]:
             try:
-                found.append(self.number(text))
+                numbers.append(self.number(text))
             except ValueError:
                 continue
-        return found
+        return numbers
 
     def number(self, text: str) -> float:
         """The number that a text is."""

@@ -69,7 +69,7 @@ class ColumnEncoding(Protocol):
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Standardized:
     """How a column of amounts becomes a feature: ``(x - mean) / scale``, a blank as ``x = fill``."""
 
     fill: float
@@ -365,7 +365,7 @@ def fit_encoding(
         if is_piecewise:
             return Piecewise.fit(name, column, bins, is_centred=standardize)
         return Binned.fit(name, column, bins)
-    return Scaled.fit(column, standardize)
+    return Standardized.fit(column, standardize)
 
 
 _BY_KEY = {"levels": OneHot, "cuts": Binned, "edges": Piecewise}
@@ -375,6 +375,6 @@ _BY_KEY = {"levels": OneHot, "cuts": Binned, "edges": Piecewise}
 def encoding_from_json(value: Mapping[str, Any]) -> ColumnEncoding:
     """What ``to_json`` of a part gave."""
     fields: dict[str, Any] = {key: tuple(of) if isinstance(of, list) else of for key, of in value.items()}
-    kind: Any = next((kind for key, kind in _BY_KEY.items() if key in value), Scaled)
+    kind: Any = next((kind for key, kind in _BY_KEY.items() if key in value), Standardized)
     part: ColumnEncoding = kind(**fields)
     return part

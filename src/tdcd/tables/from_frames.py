@@ -135,21 +135,21 @@ def silo_sections(
     return [
         {
             "name": silo,
-            "clients": int(one) if isinstance(one, int | np.integer) else [*one],
+            "clients": int(clients) if isinstance(clients, int | np.integer) else [*clients],
             "id": (id_column[silo] if isinstance(id_column, Mapping) else id_column) or PLACE,
             **({"label": label} if silo in holders else {}),
             **({"weight": weight} if weight is not None and silo in holders else {}),
         }
-        for silo, one in zip(tables, given, strict=True)
+        for silo, clients in zip(tables, given, strict=True)
     ]
 
 
 def losses_in_words(federation: Federation) -> str:
     """How many ids all silos have, and how many rows each silo loses by keeping to those; nothing if none does."""
-    lost = {silo: one for silo, one in federation.alignment.items() if one.lost}
+    lost = {silo: ids for silo, ids in federation.alignment.items() if ids.lost}
     if not lost:
         return ""
-    counts = "; ".join(f"silo '{silo}' has {one.ids}, and loses {one.lost}" for silo, one in lost.items())
+    counts = "; ".join(f"silo '{silo}' has {ids.ids}, and loses {ids.lost}" for silo, ids in lost.items())
     common = next(iter(lost.values())).common
     return f"{counted(common, 'id')} {are(common)} in every silo: {counts}"
 
@@ -168,5 +168,7 @@ def assemble_frames(config: Config, tables: Mapping[str, pa.Table], *, bias: boo
     assembled = assemble(config, rows, bias=bias)
     federation = assembled.federation
     # Where rows have no ids, none will be given at a prediction.
-    silos = tuple(replace(one, id_column="" if one.id_column == PLACE else one.id_column) for one in federation.silos)
+    silos = tuple(
+        replace(silo, id_column="" if silo.id_column == PLACE else silo.id_column) for silo in federation.silos
+    )
     return assembled._replace(federation=replace(federation, silos=silos))

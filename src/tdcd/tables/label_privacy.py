@@ -22,7 +22,7 @@ EPSILON_COLUMN = "label_epsilon"
 
 def classes_of(config: Config) -> tuple[str, ...]:
     """The classes that the file lists, in an order that does not depend on how."""
-    return tuple(sorted({canonical_label(one) for one in config.federation.label_classes or ()}))
+    return tuple(sorted({canonical_label(name) for name in config.federation.label_classes or ()}))
 
 
 def randomized_labels(
@@ -58,11 +58,11 @@ def protected(config: Config, silo: str, rows: RawRows, key: Callable[[], bytes]
 
 def check_protected(config: Config, silo: str, rows: RawRows) -> None:
     """Refuse labels that are not what ``federation.label_epsilon`` asks of this silo's clients."""
-    epsilon, holder, found = config.federation.label_epsilon, config.federation.labels, rows.label_epsilon
-    if rows.labels is None or (epsilon is None and found is None):
+    epsilon, holder, randomized_with = config.federation.label_epsilon, config.federation.labels, rows.label_epsilon
+    if rows.labels is None or (epsilon is None and randomized_with is None):
         return
-    if found is not None:
-        check_ready(config, found, rows.source)
+    if randomized_with is not None:
+        check_ready(config, randomized_with, rows.source)
     elif silo != holder:
         raise TableError(
             [
@@ -72,21 +72,23 @@ def check_protected(config: Config, silo: str, rows: RawRows) -> None:
                 "to the one silo that keeps its labels"
             ]
         )
-    _check_known([canonical_label(one) for one in np.asarray(rows.labels).tolist()], classes_of(config), rows.source)
+    _check_known(
+        [canonical_label(label) for label in np.asarray(rows.labels).tolist()], classes_of(config), rows.source
+    )
 
 
-def check_ready(config: Config, found: float | None, source: str) -> None:
+def check_ready(config: Config, randomized_with: float | None, source: str) -> None:
     """Refuse labels that are not randomised as ``federation.label_epsilon`` says, where no party randomises them later.
 
     Args:
         found: with which epsilon they were randomised; None if they are true ones.
     """
     epsilon = config.federation.label_epsilon
-    if found == epsilon:
+    if randomized_with == epsilon:
         return
-    are = "are not randomised" if found is None else f"were randomised with epsilon = {found:g}"
+    are = "are not randomised" if randomized_with is None else f"were randomised with epsilon = {randomized_with:g}"
     asked = "the file has no federation.label_epsilon" if epsilon is None else f"federation.label_epsilon = {epsilon:g}"
-    why = "true labels would leave the client" if found is None else "training would correct them wrongly"
+    why = "true labels would leave the client" if randomized_with is None else "training would correct them wrongly"
     raise TableError([f"the labels of {source} {are}, and {asked}: {why}; make both the same"])
 
 

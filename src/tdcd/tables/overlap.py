@@ -23,11 +23,11 @@ def held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableErro
     holder: dict[str, int] = {}
     problems = []
     for client, part in enumerate(parts):
-        for one in part.ids:
-            first = holder.setdefault(one, client)
+        for sample in part.ids:
+            first = holder.setdefault(sample, client)
             if first != client:
                 problems.append(
-                    f"silo '{section.name}': id {one!r} is held by {parts[first].source} and by {part.source}: "
+                    f"silo '{section.name}': id {sample!r} is held by {parts[first].source} and by {part.source}: "
                     "only one client of a silo may hold a row"
                 )
     return [TableError(problems)] if problems else []
@@ -35,7 +35,7 @@ def held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableErro
 
 def common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
     """The ids that every silo has, in order; refuses others unless the configuration allows them."""
-    held = {name: {one for part in parts for one in part.ids} for name, parts in tables.items()}
+    held = {name: {sample for part in parts for sample in part.ids} for name, parts in tables.items()}
     common = set.intersection(*held.values())
     if not common or (not config.data.align and any(len(ids) > len(common) for ids in held.values())):
         counts = [
@@ -49,8 +49,8 @@ def common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[
         (first, ours), *others = held.items()
         hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
         advice += "".join(f"; {hint}" for hint in hints if hint)
-        found = f"{counted(len(common), 'id')} {are(len(common))} in every silo"
-        raise TableError([f"{found}: {'; '.join(counts)}: {advice}"])
+        count = f"{counted(len(common), 'id')} {are(len(common))} in every silo"
+        raise TableError([f"{count}: {'; '.join(counts)}: {advice}"])
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
 
@@ -85,11 +85,11 @@ def are_amounts(config: Config, parts: Sequence[RawRows]) -> bool | None:
 
 def ids_of(parts: Sequence[RawRows], common: Collection[str], *, amounts: bool | None) -> SiloIds:
     """The ids of one silo's tables that all silos have, and what leaving out the others changes of its labels."""
-    silo = SiloIds(sum(len(part) for part in parts), sum(one in common for part in parts for one in part.ids))
+    silo = SiloIds(sum(len(part) for part in parts), sum(sample in common for part in parts for sample in part.ids))
     if amounts is None or any(part.labels is None for part in parts):
         return silo
-    labels = [(one, label) for part in parts for one, label in zip(part.ids, _listed(part), strict=True)]
-    before, after = [label for _, label in labels], [label for one, label in labels if one in common]
+    labels = [(sample, label) for part in parts for sample, label in zip(part.ids, _listed(part), strict=True)]
+    before, after = [label for _, label in labels], [label for sample, label in labels if sample in common]
     return replace(silo, labels_before=_figures(before, amounts), labels_after=_figures(after, amounts))
 
 

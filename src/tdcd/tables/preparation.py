@@ -20,7 +20,7 @@ from tdcd.core.objective import Objective
 from tdcd.data.table import Scaling
 from tdcd.federation.silos import Federation, Silo
 from tdcd.records.run_folder import RunFolder
-from tdcd.tables.encodings import ColumnEncoding, OneHot, Piecewise, Scaled, encoding_from_json, fit_encoding
+from tdcd.tables.encodings import ColumnEncoding, OneHot, Piecewise, Standardized, encoding_from_json, fit_encoding
 from tdcd.tables.errors import caution
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.rows import Category, RawRows
@@ -62,7 +62,7 @@ class Preparation:
         prepared = cls(fitted)
         # What a blank or an unseen level adds has a name too when the model is exported.
         names = [{name, *part.names(name), f"{name} missing", f"{name}=other"} for name, part in fitted.items()]
-        twice = [name for name, count in Counter(one for some in names for one in some).items() if count > 1]
+        twice = [name for name, count in Counter(name for some in names for name in some).items() if count > 1]
         if twice:
             raise ValueError(f"two features would be called '{twice[0]}': rename a column")
         return prepared
@@ -101,7 +101,7 @@ class Preparation:
 
     def cautions(self, rows: RawRows) -> dict[str, str]:
         """A sentence for every raw column that has levels in these rows which training did not learn about."""
-        found = {}
+        sentences = {}
         for name, part in self.parts.items():
             column = rows.features[name]
             if not isinstance(part, OneHot) or not isinstance(column, Category):
@@ -114,8 +114,8 @@ class Preparation:
                     if part.other
                     else "was not there in training: the column adds nothing to their scores"
                 )
-                found[name] = f"{count} of {len(rows)} rows have a level ({shown}) that {words}"
-        return found
+                sentences[name] = f"{count} of {len(rows)} rows have a level ({shown}) that {words}"
+        return sentences
 
     def unscaled(self, weights: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
         """A linear block ``[D, C]`` in the columns' own units: coefficients ``[C]`` by name, and the intercept ``[C]``.
@@ -154,7 +154,7 @@ def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[s
         summary: what ``preparation`` was fitted to.
         rare: as it was fitted with.
     """
-    found = {}
+    sentences = {}
     for name, part in preparation.parts.items():
         column = summary.columns[name]
         if isinstance(column, NumericStats):
@@ -165,15 +165,15 @@ def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[s
         if not is_constant:
             continue
         if not known:
-            found[name] = "is blank in every training row: leave it out"
+            sentences[name] = "is blank in every training row: leave it out"
         elif isinstance(column, CategoryStats) and isinstance(part, OneHot) and part.other:
-            found[name] = (
+            sentences[name] = (
                 f"has one level left, 'other', since each of its {len(column.levels)} levels has fewer training rows "
                 f"than data.rare = {rare}, so the model learns nothing from it: lower data.rare, or leave it out"
             )
         else:
-            found[name] = "is the same in every training row, so the model learns nothing from it: leave it out"
-    return found
+            sentences[name] = "is the same in every training row, so the model learns nothing from it: leave it out"
+    return sentences
 
 
 def _has_values(column: CategoryStats | SketchStats) -> bool:
@@ -208,7 +208,7 @@ def preparation_of(silo: Silo) -> Preparation:
     names = silo.columns[: prod(shape)] if len(silo.columns) >= prod(shape) else _places(shape)
     scaling = Scaling(np.zeros(shape), np.ones(shape)) if silo.preparation is None else _scaling(silo)
     figures = zip(names, scaling.mean.ravel().tolist(), scaling.scale.ravel().tolist(), strict=True)
-    return Preparation({name: Scaled(mean, mean, scale, False) for name, mean, scale in figures})
+    return Preparation({name: Standardized(mean, mean, scale, False) for name, mean, scale in figures})
 
 
 def _scaling(silo: Silo) -> Scaling:

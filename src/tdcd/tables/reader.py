@@ -67,9 +67,9 @@ def read_chunks(path: Path, columns: Columns) -> Iterator[RawRows]:
                     # What was given as numbers, before a cell that is none, is not given again.
                     rest, before = chunk.slice(min(before, len(chunk))), max(0, before - len(chunk))
                     if len(rest):
-                        found = _collect(str(path), [rest], wanted, named_labels=False)
+                        last = _collect(str(path), [rest], wanted, named_labels=False)
                         given += len(rest)
-                        yield found
+                        yield last
                 return
             except pa.ArrowInvalid:
                 if len(attempts) == 1:
@@ -121,7 +121,9 @@ def _collect(
     if labels.blank or not all(map(str.strip, ids)):
         raise Unfit("blank ids or labels")
     features: dict[str, Column] = {name: (names | amounts)[name].column() for name in wanted.features}
-    kinds = {name: one.kind for name, one in amounts.items() if one.kind is not None and not one.is_all_blank}
+    kinds = {
+        name: column.kind for name, column in amounts.items() if column.kind is not None and not column.is_all_blank
+    }
     counters = tuple(name for name, amount in amounts.items() if amount.counts)
     return RawRows(source, ids, features, None if wanted.label is None else labels.column(), kinds, counters)
 
@@ -132,8 +134,8 @@ def _with_weights(rows: RawRows, name: str) -> RawRows:
     wrong = np.flatnonzero(~(weights >= 0))
     if len(wrong):
         value = "blank" if np.isnan(weights[wrong[0]]) else f"{weights[wrong[0]]:g}"
-        one = f"that of id {rows.ids[wrong[0]]!r} is {value}"
-        raise TableError([f"{rows.source}, column '{name}': a weight is a number of at least 0, and {one}"])
+        example = f"that of id {rows.ids[wrong[0]]!r} is {value}"
+        raise TableError([f"{rows.source}, column '{name}': a weight is a number of at least 0, and {example}"])
     features = {other: column for other, column in rows.features.items() if other != name}
     counters = tuple(other for other in rows.counters if other != name)
     kinds = {other: kind for other, kind in rows.kinds.items() if other != name}

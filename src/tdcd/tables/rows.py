@@ -72,7 +72,7 @@ class RawRows:
 
     def places(self, numbers: Mapping[str, int]) -> NDArray[np.int64]:
         """``[n]``: which sample each row is about, by the samples' numbers; -1 if none."""
-        return np.array([numbers.get(one, -1) for one in self.ids], np.int64)
+        return np.array([numbers.get(sample, -1) for sample in self.ids], np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Self:
         """The rows at these places, in this order."""
@@ -100,7 +100,7 @@ def id_order(ids: Sequence[str]) -> NDArray[np.int64]:
     ([2, 1, 0], [0, 1, 2])
     """
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    if all(_WHOLE.fullmatch(one) for one in ids):
+    if all(_WHOLE.fullmatch(sample) for sample in ids):
         order.sort(key=lambda place: int(ids[place]))
     return np.array(order, np.int64)
 
@@ -112,20 +112,20 @@ def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[st
     "ids are compared as exact texts: '001' in a.csv is not '1' in b.csv; write them alike"
     """
     known, others = set(ours), set(theirs)
-    plain = {_plain_id(one): one for one in theirs if one not in known}
-    for one in sorted(ours):
-        other = plain.get(_plain_id(one))
-        if one not in others and other is not None:
+    plain = {_plain_id(sample): sample for sample in theirs if sample not in known}
+    for sample in sorted(ours):
+        other = plain.get(_plain_id(sample))
+        if sample not in others and other is not None:
             return (
-                f"ids are compared as exact texts: {one!r} in {our_place} is not {other!r} in {their_place}; "
+                f"ids are compared as exact texts: {sample!r} in {our_place} is not {other!r} in {their_place}; "
                 "write them alike"
             )
     return ""
 
 
-def _plain_id(one: str) -> str:
+def _plain_id(sample: str) -> str:
     """An id without what spreadsheets add or remove: case, blanks around it, leading zeros, ``.0`` at the end."""
-    text = one.strip().lower()
+    text = sample.strip().lower()
     whole = text.removesuffix(".0")
     return (whole.lstrip("0") or "0") if whole.isdecimal() else text
 
@@ -186,14 +186,14 @@ class Columns:
     def reading(self) -> dict[str, Any]:
         """How tables are read, in the keys of ``[data]``; only what differs from the default."""
         dialect, plain = self.dialect, DEFAULT
-        found: dict[str, Any] = {
+        settings: dict[str, Any] = {
             key: getattr(dialect, key)
             for key in ("delimiter", "encoding", "decimal")
             if getattr(dialect, key) != getattr(plain, key)
         }
         if blank := dialect.blank[len(plain.blank) :]:
-            found["blank"] = [*blank]
-        return found if self.blanks else {**found, "missing": "refuse"}
+            settings["blank"] = [*blank]
+        return settings if self.blanks else {**settings, "missing": "refuse"}
 
     def only(self, features: Sequence[str], categorical: Sequence[str] = ()) -> Self:
         """The same silo's tables, but of the columns only the id and these features."""
@@ -215,7 +215,7 @@ class Columns:
         given = [self.id, *(name for name in (self.label, self.weight) if name is not None), *features]
         advice = {self.weight: WEIGHT_ADVICE, self.label: self.label_advice, self.id: self.id_advice}
         problems = [
-            _absent(name, [one for one in header if one != PLACE]) + advice.get(name, "")
+            _absent(name, [column for column in header if column != PLACE]) + advice.get(name, "")
             for name in dict.fromkeys([*given, *self.categorical, *self.ignore])
             if name not in header
         ]

@@ -164,7 +164,7 @@ class CsvFile:
         for mark in dialect.delimiter or "".join(DELIMITERS):
             with self.text() as file:
                 headers[mark] = next(csv.reader(file, delimiter=mark), [])
-        mark = max(headers, key=lambda one: (id_column in headers[one], len(headers[one])))
+        mark = max(headers, key=lambda delimiter: (id_column in headers[delimiter], len(headers[delimiter])))
         if not headers[mark]:
             raise TableError([f"{self.name}: is empty: it needs a header line with the columns' names, and rows"])
         if not is_decoded("".join(headers[mark])):
@@ -241,13 +241,13 @@ class CsvFile:
                 rows = [*islice(csv.DictReader(file, delimiter=self.dialect.delimiter), FIRST_ROWS)]
         except (csv.Error, OSError, EOFError, zlib.error):
             return frozenset()
-        found = set()
+        others = set()
         for name in names:
             cells = [cell.strip() for row in rows if (cell := row.get(name))]
             known = [cell for cell in cells if cell not in self.dialect.blank]
             if known and kind_of(known[0], self.dialect) in ("truth", "date"):
-                found.add(name)
-        return frozenset(found)
+                others.add(name)
+        return frozenset(others)
 
     def batches(self, wanted: Columns, texts: frozenset[str], rows: int = CHUNK_ROWS) -> Iterator[pa.RecordBatch]:
         """See :class:`Source`: amounts as numbers, and all else as text."""
@@ -415,7 +415,7 @@ class Frame:
         assert wanted.features is not None
         if columns.features is None:
             names = named_columns(self._table.select(wanted.features), wanted.dialect) | {*wanted.categorical}
-            wanted = replace(wanted, categorical=tuple(one for one in wanted.features if one in names))
+            wanted = replace(wanted, categorical=tuple(name for name in wanted.features if name in names))
         if pa.types.is_floating(self._table.column(wanted.id).type):
             raise TableError([f"{self.name}, column '{wanted.id}': ids must be whole numbers or text, not amounts"])
         if not len(self._table):
@@ -498,8 +498,8 @@ def _plain(column: pa.ChunkedArray, name: str, title: str) -> pa.ChunkedArray:
     if pa.types.is_dictionary(kind):
         # Arrow cannot cast all kinds of them at once.
         chunks = [
-            pa.DictionaryArray.from_arrays(one.indices.cast(pa.int32()), one.dictionary.cast(pa.string()))
-            for one in column.chunks
+            pa.DictionaryArray.from_arrays(chunk.indices.cast(pa.int32()), chunk.dictionary.cast(pa.string()))
+            for chunk in column.chunks
         ]
         return pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
     if pa.types.is_null(kind):

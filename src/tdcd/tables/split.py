@@ -89,7 +89,7 @@ def deal_rows(path: Path, columns: Columns, ids: Mapping[Path, Collection[str]])
         table = source.table()
     texts = table.column(columns.id).cast(pa.string()).to_pylist()
     for out, own in ids.items():
-        _write(table.take(pa.array([place for place, one in enumerate(texts) if one in own], pa.int64())), out)
+        _write(table.take(pa.array([place for place, sample in enumerate(texts) if sample in own], pa.int64())), out)
 
 
 def _groups(

@@ -59,26 +59,28 @@ def first_file(answers: Answers, folder: Path) -> tuple[str, list[str]]:
             raise ValueError(
                 f"{option}: {there_are(len(names), 'silo')}, {', '.join(names)}, but {len(given)} are given"
             )
-    found = [survey(folder / table, answers.id_column) if (folder / table).exists() else None for table in tables]
-    holders = _holders(answers, names, tables, found)
+    surveys = [survey(folder / table, answers.id_column) if (folder / table).exists() else None for table in tables]
+    holders = _holders(answers, names, tables, surveys)
     parts = [_head(answers, names, holders)]
-    for index, (name, table, count, seen) in enumerate(zip(names, tables, counts, found, strict=True)):
+    for index, (name, table, count, seen) in enumerate(zip(names, tables, counts, surveys, strict=True)):
         parts.append(_silo(answers, name, FIRST_PORT + index, table, count, seen, name in holders))
     text = "\n".join(parts)
     check_config(tomllib.loads(text), "the new file")
-    return text, [table for table, seen in zip(tables, found, strict=True) if seen is None]
+    return text, [table for table, seen in zip(tables, surveys, strict=True) if seen is None]
 
 
 def _holders(
-    answers: Answers, names: Sequence[str], tables: Sequence[str], found: Sequence[Survey | None]
+    answers: Answers, names: Sequence[str], tables: Sequence[str], surveys: Sequence[Survey | None]
 ) -> list[str]:
     """The silos that have labels."""
-    have = [name for name, seen in zip(names, found, strict=True) if seen is not None and answers.label in seen.columns]
+    have = [
+        name for name, seen in zip(names, surveys, strict=True) if seen is not None and answers.label in seen.columns
+    ]
     if answers.labels_at is not None:
         if answers.labels_at not in names:
             raise ValueError(f"--labels-at {answers.labels_at}: there is no such silo; there are {', '.join(names)}")
         return [answers.labels_at]
-    if not have and None not in found:
+    if not have and None not in surveys:
         raise ValueError(f"--label {answers.label}: no table has such a column: {', '.join(tables)}")
     return have or [names[0]]
 

@@ -26,21 +26,21 @@ def raw_weights(
     Args:
         numbers: of the samples, by id.
     """
-    found = {}
+    by_silo = {}
     for section in config.silos:
         if section.weight is not None:
-            found[section.name] = np.empty(len(numbers))
+            by_silo[section.name] = np.empty(len(numbers))
             for part in tables[section.name]:
                 places = part.places(numbers)
-                found[section.name][places[places >= 0]] = np.asarray(part.weights)[places >= 0]
-    for name, theirs in found.items():
-        first = next(iter(found))
-        differ = np.flatnonzero(found[first] != theirs)
+                by_silo[section.name][places[places >= 0]] = np.asarray(part.weights)[places >= 0]
+    for name, theirs in by_silo.items():
+        first = next(iter(by_silo))
+        differ = np.flatnonzero(by_silo[first] != theirs)
         if len(differ):
-            ours, other = found[first][differ[0]], theirs[differ[0]]
+            ours, other = by_silo[first][differ[0]], theirs[differ[0]]
             sample = f"id {[*numbers][differ[0]]!r} weighs {ours:g} in silo '{first}'"
             raise TableError([f"{sample} and {other:g} in silo '{name}': correct one"])
-    return next(iter(found.values()), None)
+    return next(iter(by_silo.values()), None)
 
 
 def gathered_weights(
@@ -52,8 +52,8 @@ def gathered_weights(
         if (weights is None) != (column is None):
             has, says = ("no weights", f"is {column!r}") if column else ("weights", "is not set")
             raise ValueError(f"{client} has {has} of its rows, and weight {says} in the shared file")
-    found = [weights for weights in reported.values() if weights is not None]
-    return np.concatenate(found)[order] if found else None
+    known = [weights for weights in reported.values() if weights is not None]
+    return np.concatenate(known)[order] if known else None
 
 
 def sample_weights(
@@ -74,7 +74,7 @@ def sample_weights(
         where = f"train.class_weights = {given!r}"
         if task == "regression":
             raise ValueError(f"{where}: the labels are amounts, not classes; leave it out")
-        names = classes or tuple(str(one) for one in range(int(labels.max()) + 1))
+        names = classes or tuple(str(number) for number in range(int(labels.max()) + 1))
         try:
             weights = weigh(given, names, labels, training, weights)
         except ValueError as error:

@@ -106,17 +106,17 @@ def sigmas(
         raise ValueError(f"samples must be at least 1, not {samples}")
     clients = _Clients(FullObjective(federation, blocks, replace(objective, l2=0.0)), federation, settings)
     meter = Meter(len(models) * samples, seconds, observe)
-    found: list[_Found] = []
+    at_models: list[_Found] = []
     for model in models:
-        found.append(_at_model(clients, model, samples, meter, is_first=not found))
+        at_models.append(_at_model(clients, model, samples, meter, is_first=not at_models))
         if counts_bits(variant, blocks):
             rounding = phi_noise(federation, objective, settings, model, variant)
-            found[-1] = found[-1].with_more(rounding)
+            at_models[-1] = at_models[-1].with_more(rounding)
     return Noise(
-        tuple(np.sqrt(np.max([each.squares for each in found], axis=0)).tolist()),
-        tuple(np.sqrt(np.max([each.biases for each in found], axis=0)).tolist()),
-        tuple(each.draws for each in found),
-        max(found, key=lambda each: max(each.squares)).interval(),
+        tuple(np.sqrt(np.max([each.squares for each in at_models], axis=0)).tolist()),
+        tuple(np.sqrt(np.max([each.biases for each in at_models], axis=0)).tolist()),
+        tuple(each.draws for each in at_models),
+        max(at_models, key=lambda each: max(each.squares)).interval(),
     )
 
 
@@ -259,7 +259,7 @@ def _client_gradients(
         algorithm.phi(block, part[ids].astype(jnp.float64), apply=phi_in_portions(model))
         for model, block, part in zip(blocks, hub_blocks, features, strict=True)
     ]
-    found = []
+    gradients = []
     for silo, (model, hub_block, placement) in enumerate(zip(blocks, hub_blocks, placements, strict=True)):
         rows = ids[0][placement.positions]
         num_rows = rows.shape[2]
@@ -280,8 +280,8 @@ def _client_gradients(
         stepped = jax.vmap(step)(minibatches)
         # A step of size one goes exactly the gradient's way.
         moved = jax.tree.map(lambda before, after: (before - after).reshape(len(after), -1), hub_block, stepped)
-        found.append(jnp.concatenate(jax.tree.leaves(moved), axis=1))
-    return found
+        gradients.append(jnp.concatenate(jax.tree.leaves(moved), axis=1))
+    return gradients
 
 
 def phi_noise(
@@ -303,7 +303,7 @@ def phi_noise(
     up = [_largest(phi) / to_hub for phi in phis]
     across = [(_largest(phi) + d / 2) / between for phi, d in zip(phis, up, strict=True)]
     total = sum(phis[1:], start=phis[0])
-    found = []
+    variances = []
     for j, silo in enumerate(federation.silos):
         others = [(d, e) for index, (d, e) in enumerate(zip(up, across, strict=True)) if index != j]
         off = sum((d + e for d, e in others), start=np.zeros(total.shape[1]))
@@ -313,8 +313,8 @@ def phi_noise(
         mean = np.bincount(silo.owner(), weights=seen[j][1], minlength=len(held)) / held
         batch_size = settings.effective_batch_size(federation.num_samples)
         scale = federation.num_samples / (held * batch_size) if settings.gradient == "unbiased" else 1.0
-        found.append(float((scale * mean).max() * objective.curvature**2 * variance))
-    return found
+        variances.append(float((scale * mean).max() * objective.curvature**2 * variance))
+    return variances
 
 
 def _levels(bits: int | None) -> float:
@@ -350,19 +350,19 @@ def _few(variant: Variant) -> bool:
 
 def bits_caveats(variant: Variant, blocks: Sequence[Block], objective: Objective) -> list[str]:
     """Where few bits depart from what Theorem 1 assumes, in sentences."""
-    found = []
+    sentences = []
     if _few(variant) and not counts_bits(variant, blocks):
-        found.append(
+        sentences.append(
             "phi in few bits: what it adds to the noise is known for linear blocks only, and is not counted into sigma."
         )
     if _few(variant) and not objective.kind.is_quadratic:
-        found.append(
+        sentences.append(
             f"phi in few bits: slopes of the {objective.kind.name} loss are curved, so errors with mean zero leave a "
             "bias of the order of their variance, where the theorem assumes none."
         )
     if variant.few_bits[2]:
-        found.append(
+        sentences.append(
             f"blocks in {variant.few_bits[2]} bits: the theorem has blocks as they are; what rounding adds is "
             "not counted."
         )
-    return found
+    return sentences

@@ -136,9 +136,9 @@ class ReusedNoise(NamedTuple):
     clients are part of it."""
 
     @classmethod
-    def most(cls, found: Sequence[Self]) -> "ReusedNoise":
+    def most(cls, noises: Sequence[Self]) -> "ReusedNoise":
         """The larger of each."""
-        return ReusedNoise(*map(max, zip(*found, strict=True)))
+        return ReusedNoise(*map(max, zip(*noises, strict=True)))
 
 
 def reused_constants(
@@ -200,15 +200,15 @@ def largest_of_any(rows: Matrix, batch_size: int, *, quickly: bool = False) -> f
     squares = np.sum(rows**2, axis=1)
     count = min(batch_size, len(rows))
     ordered = np.sort(squares)[::-1]
-    found = float(ordered[:count].sum())
+    largest = float(ordered[:count].sum())
     if quickly or rows.shape[1] > NARROW:
-        return found
+        return largest
     for threshold in (0.0, float(ordered[count - 1]) / 2, float(ordered[count - 1])):
         beyond = squares > threshold
         part = rows[beyond] * np.sqrt(1 - threshold / squares[beyond])[:, None]
         norm = float(np.linalg.eigvalsh(part.T @ part)[-1]) if beyond.any() else 0.0
-        found = min(found, count * threshold + norm)
-    return found
+        largest = min(largest, count * threshold + norm)
+    return largest
 
 
 def expected_smoothness(whole: float, largest_row: float, num_samples: int, batch_size: int) -> float:
@@ -250,7 +250,7 @@ def reused_noise(
     """
     if not models:
         raise ValueError("models is empty: give hub blocks, such as [simulation.init().blocks]")
-    samples, found = federation.num_samples, []
+    samples, noises = federation.num_samples, []
     batch_size = settings.effective_batch_size(samples)
     drawn = (samples - batch_size) / (batch_size * (samples - 1)) if samples > 1 else 0.0
     for model in models:
@@ -269,8 +269,8 @@ def reused_noise(
         rounding = 0.0
         if variant is not None and any(variant.few_bits[:2]):
             rounding = sum(phi_noise(federation, objective, settings, model, variant))
-        found.append(ReusedNoise(averaged + rounding, spread + rounding))
-    return ReusedNoise.most(found)
+        noises.append(ReusedNoise(averaged + rounding, spread + rounding))
+    return ReusedNoise.most(noises)
 
 
 def _slopes(federation: Federation, objective: Objective, model: Sequence[Tree]) -> Matrix:

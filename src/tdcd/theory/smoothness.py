@@ -205,19 +205,19 @@ def _classifier(gram: _Gram, objective: Objective, search: "_Search") -> Constan
 
 
 def _estimate(full_objective: FullObjective, thetas: Sequence[Vector], num_rows: int, search: "_Search") -> Constants:
-    found: list[_Norms] = []
+    at_models: list[_Norms] = []
     for theta in thetas:
-        if not found or not search.meter.expired:
-            found.append(search.hessian(full_objective, theta))
-    if not found[0].known:
+        if not at_models or not search.meter.expired:
+            at_models.append(search.hessian(full_objective, theta))
+    if not at_models[0].known:
         raise UnfinishedError("time was up before L was known: what is known by then is less than L; give more seconds")
-    finished = len(found) == len(thetas) and all(norms.all_known for norms in found)
+    finished = len(at_models) == len(thetas) and all(norms.all_known for norms in at_models)
     note = (
-        f"the largest norms of the Hessian over {num_rows} rows at {len(found)} of {len(thetas)} models"
+        f"the largest norms of the Hessian over {num_rows} rows at {len(at_models)} of {len(thetas)} models"
         f"{'' if finished else ', stopped by the time limit'}; elsewhere it may be larger"
     )
-    per_silo = tuple(map(max, zip(*(norms.per_silo for norms in found), strict=True)))
-    return Constants(max(norms.L for norms in found), per_silo, "estimate", note)
+    per_silo = tuple(map(max, zip(*(norms.per_silo for norms in at_models), strict=True)))
+    return Constants(max(norms.L for norms in at_models), per_silo, "estimate", note)
 
 
 class _Norms(NamedTuple):
@@ -257,11 +257,11 @@ class _Search:
         self, parts: Sequence[slice], operator: Callable[[slice], Operator], shown: Callable[[float], float]
     ) -> list[float | None]:
         """The largest eigenvalue of an operator on each silo's coordinates; None where time was up before."""
-        found: list[float | None] = []
+        norms: list[float | None] = []
         for silo, part in enumerate(parts):
             value, known = self.largest(f"L_{silo + 1}", operator(part), part.stop - part.start, shown)
-            found.append(value if known else None)
-        return found
+            norms.append(value if known else None)
+        return norms
 
     def largest(
         self, name: str, operator: Operator, size: int, shown: Callable[[float], float] = float

@@ -156,19 +156,19 @@ def inside_instead(
     constants: Constants, step_size: float, local_steps: int, num_silos: int, timing: Overlap
 ) -> list[str]:
     """Sentences on what would bring a step size that is too large into the range, besides a smaller one."""
-    found = []
+    sentences = []
     if timing.rounds:
         most = largest_overlap(constants, step_size, local_steps, num_silos, timing.periods)
         least = max_step_size(constants, local_steps, num_silos, timing=replace(timing, rounds=0))
-        found.append(
+        sentences.append(
             f"No overlap is inside with this step size: even overlap = 0 admits only up to {least:.4g}."
             if most is None
             else f"With this step size, overlap = {most} is the largest inside."
         )
     if timing.longest_period > 1:
         least = max_step_size(constants, local_steps, num_silos, timing=replace(timing, periods=()))
-        found.append(f"With period = 1 at every silo, step sizes up to {least:.4g} are inside.")
-    return found
+        sentences.append(f"With period = 1 at every silo, step sizes up to {least:.4g} are inside.")
+    return sentences
 
 
 def vanishing(constants: Constants, local_steps: int, num_silos: int, timing: Overlap) -> str | None:

@@ -160,8 +160,8 @@ def initial_gap(
     if not objective.kind.is_quadratic or not is_linear:
         return loss
     meter = Meter(1, seconds, observe)
-    found = _quadratic_gap(full_objective, theta, gradient, meter)
-    return loss if found is None else min(found, loss)
+    quadratic = _quadratic_gap(full_objective, theta, gradient, meter)
+    return loss if quadratic is None else min(quadratic, loss)
 
 
 def _quadratic_gap(full_objective: FullObjective, theta: Vector, gradient: Vector, meter: Meter) -> float | None:
@@ -200,29 +200,29 @@ def epsilon_caveats(objective: Objective) -> list[str]:
 
 def caveats(federation: Federation, settings: Settings, noise: Noise) -> list[str]:
     """Where a run departs from what Theorem 1 assumes, in sentences."""
-    found = []
+    sentences = []
     if settings.minibatches == "reused" and settings.local_steps != 1:
-        found.append(
+        sentences.append(
             "minibatches = 'reused': Theorem 1 assumes a fresh minibatch for each local step; after the first step "
             "on one, gradients are biased. The theorem for reused minibatches has another bound."
         )
     if settings.gradient == "mean" and max(silo.num_clients for silo in federation.silos) > 1:
-        found.append(
+        sentences.append(
             "gradient = 'mean': a client without rows in a minibatch does not step, which biases its gradient towards "
             "zero."
         )
     if max(noise.bias) > 1e-12:
-        found.append(
+        sentences.append(
             f"The clients' rows differ: their expected gradients are off by up to {max(noise.bias):.3g}, where the "
             f"theorem assumes 0. It is counted into sigma ({noise.maximum:.3g}), which the proof does not cover."
         )
     counts = {count for silo in federation.silos for count in silo.rows_held.tolist()}
     if max(counts) > min(counts) + 1:
-        found.append(
+        sentences.append(
             f"Clients hold from {min(counts)} to {max(counts)} rows: K = {effective_clients(federation):.3g} stands "
             "for the theorem's equal clients."
         )
-    return found
+    return sentences
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,8 +49,8 @@ class MlflowTracker:
         settings = {**FIRST_RETRIES, **(FOLDERS if is_folder else {})}
         with _refused(f"{self._place} refuses the run", ways), _environment(settings):
             self._client: Any = MlflowClient(at)
-            found = self._client.get_experiment_by_name(experiment)
-            number = found.experiment_id if found is not None else self._client.create_experiment(experiment)
+            known = self._client.get_experiment_by_name(experiment)
+            number = known.experiment_id if known is not None else self._client.create_experiment(experiment)
             self._run = self._client.create_run(number, run_name=name).info.run_id
         self.where = f"experiment '{experiment}', run {self._run}" + (f", at {at}" if at else "")
 

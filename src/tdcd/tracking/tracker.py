@@ -118,7 +118,7 @@ def _files(run: RunFolder) -> list[tuple[Path, str]]:
 
     A link is refused. Whoever made the folder chose where it leads: any file of this machine would be copied.
     """
-    home, found = run.path.resolve(), []
+    home, files = run.path.resolve(), []
     for path in [*(run.path / name for name in covered(run)), Manifest(run).file, run.report_file]:
         if path.exists() and path.resolve() != home / path.relative_to(run.path):
             raise ValueError(
@@ -126,8 +126,8 @@ def _files(run: RunFolder) -> list[tuple[Path, str]]:
             )
         # Ids, labels and predictions of single samples stay where they are.
         if path != run.held_out_file and path.is_file():
-            found.append((path, "" if path.parent == run.path else path.parent.name))
-    return found
+            files.append((path, "" if path.parent == run.path else path.parent.name))
+    return files
 
 
 def _is_over(run: RunFolder) -> bool:
@@ -155,23 +155,23 @@ def _started(run: RunFolder) -> float:
 
 
 def _point(record: Record, started: float) -> TrackedPoint:
-    found: dict[str, float | None] = {
+    values: dict[str, float | None] = {
         "train/loss": record.train_loss,
         "test/loss": record.test_loss,
         "train/gap": record.gap,
         "train/gradient_norm": record.gradient_norm,
     }
     for split, figures in record.metrics.items():
-        found |= {f"{split}/{name}": value for name, value in figures.items()}
-    found |= {f"bytes/{name}": float(value) for name, value in _sent(record).items()}
-    found["seconds"] = record.seconds
-    known = {name: value for name, value in found.items() if value is not None}
+        values |= {f"{split}/{name}": value for name, value in figures.items()}
+    values |= {f"bytes/{name}": float(value) for name, value in _sent(record).items()}
+    values["seconds"] = record.seconds
+    known = {name: value for name, value in values.items() if value is not None}
     return TrackedPoint(record.round, started + record.seconds, known)
 
 
 def _sent(record: Record) -> Mapping[str, int]:
-    found = {**vars(record.bytes), "total": record.bytes.total}
-    return found if record.evaluation_bytes is None else {**found, "evaluation": record.evaluation_bytes.total}
+    sent = {**vars(record.bytes), "total": record.bytes.total}
+    return sent if record.evaluation_bytes is None else {**sent, "evaluation": record.evaluation_bytes.total}
 
 
 def _text(value: Any) -> str:

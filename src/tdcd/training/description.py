@@ -93,7 +93,7 @@ def _member(variant: Variant) -> dict[str, Any]:
     return {"variant": ", ".join(f"{part}={identity(getattr(variant, part))}" for part in variant.changed)}
 
 
-def differences(asked: Mapping[str, Any], found: Mapping[str, Any], free: Sequence[str] = (ROUNDS,)) -> list[str]:
+def differences(asked: Mapping[str, Any], recorded: Mapping[str, Any], free: Sequence[str] = (ROUNDS,)) -> list[str]:
     """What is asked for that the folder's run does not have: one line per key, with both values.
 
     A key that one of them lacks, such as one that a later version added, is not compared. A value that could be another
@@ -108,7 +108,7 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any], free: Sequen
     Args:
         free: the keys that may differ.
     """
-    before, now = ({**UNSAID, **dict(_flat(keys))} for keys in (found, asked))
+    before, now = ({**UNSAID, **dict(_flat(keys))} for keys in (recorded, asked))
     unknown = {key: unknown_in(str(now[key])) for key in ("train.variant", "model.block", "model.loss") if key in now}
     return [
         f"{key}: a run folder cannot distinguish one {kind} from another, so such a run cannot be resumed: make it a "
@@ -175,7 +175,7 @@ def identity(value: Any, within: tuple[Any, ...] = ()) -> str:
     """
     if isinstance(value, PLAIN):
         return repr(value)
-    if any(value is one for one in within):
+    if any(value is outer for outer in within):
         return "itself"
     inner = partial(identity, within=(*within, value))
     if isinstance(value, np.ndarray | jax.Array):
@@ -191,8 +191,8 @@ def unknown_in(words: str) -> str:
     >>> unknown_in(identity([1, object()])), unknown_in(identity([1, 2]))
     ('builtins.object', '')
     """
-    found = _UNKNOWN.search(words)
-    return found[1] if found else ""
+    match = _UNKNOWN.search(words)
+    return match[1] if match else ""
 
 
 def _array(value: Any, inner: Any) -> str:
@@ -252,10 +252,10 @@ def importable(value: Any) -> bool:
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return False
-    found: Any = sys.modules.get(module)
+    named: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is value
+        named = getattr(named, part, None)
+    return named is value
 
 
 def _uses(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -284,8 +284,12 @@ def _code(code: CodeType) -> bytes:
     """What a function does, without where it was written."""
     return repr(
         [
-            (one.co_code, one.co_names, [identity(item) for item in one.co_consts if not isinstance(item, CodeType)])
-            for one in _codes(code)
+            (
+                function.co_code,
+                function.co_names,
+                [identity(item) for item in function.co_consts if not isinstance(item, CodeType)],
+            )
+            for function in _codes(code)
         ]
     ).encode()
 

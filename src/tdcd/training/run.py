@@ -189,19 +189,19 @@ def _close(left: Any, right: Any, within: float) -> bool:
 
 
 def _model_differences(there: RunFolder, here: RunFolder, within: float) -> list[str]:
-    found = []
+    sentences = []
     for path in sorted(there.model.path.glob("*.safetensors")):
         other = here.model.path / path.name
         if not other.is_file():
-            found.append(f"model: {path.name} is not made now")
+            sentences.append(f"model: {path.name} is not made now")
             continue
         (old, old_facts), (new, new_facts) = read_block(path), read_block(other)
         if old_facts["round"] != new_facts["round"]:
-            found.append(f"model: {path.name} is of round {old_facts['round']}, and of {new_facts['round']} now")
+            sentences.append(f"model: {path.name} is of round {old_facts['round']}, and of {new_facts['round']} now")
         worst = [_largest(old[name], new.get(name), within) for name in sorted(old)]
         if any(worst) or set(old) != set(new):
-            found.append(f"model: {path.name} differs, by {max(worst):.3g} at most")
-    return found
+            sentences.append(f"model: {path.name} differs, by {max(worst):.3g} at most")
+    return sentences
 
 
 def _largest(left: Any, right: Any, within: float) -> float:

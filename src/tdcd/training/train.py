@@ -93,7 +93,7 @@ class Result:
     @property
     def final(self) -> Record:
         """The line of the model that stays, or the last one before it if it was not evaluated."""
-        return next(one for one in reversed(self.history) if one.round <= self.round and not one.diverged)
+        return next(record for record in reversed(self.history) if record.round <= self.round and not record.diverged)
 
     @property
     def engine(self) -> str:
@@ -396,7 +396,7 @@ def train_silo_only(
     """
     from tdcd.compare.baselines import labelled_silos, rewrite  # noqa: PLC0415 - training itself needs no baseline
 
-    found, evaluate = {}, plan.config.evaluate
+    by_silo, evaluate = {}, plan.config.evaluate
     is_judged = evaluate.patience is not None or evaluate.keep == "best"
     for silo in labelled_silos(plan):
         silo_only = rewrite(plan, "local-sgd", silo)
@@ -408,13 +408,13 @@ def train_silo_only(
         if result.status == "diverged":
             warn(result, stacklevel=3)
         figures = result.final.metrics if is_judged else result.history[-1].metrics
-        found[silo] = figures.get("test", figures["train"])
+        by_silo[silo] = figures.get("test", figures["train"])
     if jax.process_index() == 0:
         run = RunFolder(folder)
-        run.write_alone(found)
+        run.write_alone(by_silo)
         if (manifest := Manifest(run)).exists:
             manifest.seal()
-    return found
+    return by_silo
 
 
 def simulate(*plans: Plan, most_rounds: int = ROUNDS_PER_CALL) -> Simulation:
@@ -747,7 +747,7 @@ def _with_knowledge(federation: Federation, variant: Variant | None) -> Variant 
     from tdcd.core.family.labels import LabelsAt  # noqa: PLC0415 - as in tdcd.config.members
 
     chosen = variant or Variant()
-    here = LabelsAt([one.name for one in federation.silos].index(silo))
+    here = LabelsAt([own.name for own in federation.silos].index(silo))
     if "knowledge" not in chosen.changed:
         chosen = replace(chosen, knowledge=here)
     elif chosen.knowledge.route != here.route:

@@ -209,8 +209,8 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
     every = math.ceil((last - first) / most)
     parts = (1, 2, 5) if high < 1000 * low else (1,)
     powers = [power for power in range(first, last + 1) if power % every == 0]
-    found = [float(f"{part}e{power}") for power in powers for part in parts]
-    return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+    ticks = [float(f"{part}e{power}") for power in powers for part in parts]
+    return [value for value in ticks if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
 
 
 def log_tick(value: float) -> str:

@@ -207,9 +207,9 @@ def tree(markup: Html) -> Elements:
 
 
 def _children(element: ElementTree.Element) -> Elements:
-    found: Elements = [element.text] if element.text and element.text.strip("\n") else []
+    children: Elements = [element.text] if element.text and element.text.strip("\n") else []
     for child in element:
-        found.append([child.tag, dict(child.attrib), _children(child)])
+        children.append([child.tag, dict(child.attrib), _children(child)])
         if child.tail and child.tail.strip("\n"):
-            found.append(child.tail)
-    return found
+            children.append(child.tail)
+    return children

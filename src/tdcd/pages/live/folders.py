@@ -69,11 +69,11 @@ class FoundRun(NamedTuple):
 
 def runs_in(folders: Iterable[Path]) -> list[FoundRun]:
     """The runs in all folders, each once."""
-    found: dict[Path, FoundRun] = {}
+    by_path: dict[Path, FoundRun] = {}
     for folder in folders:
         for run in _runs_in(folder):
-            found.setdefault(run.path, run)
-    return [*found.values()]
+            by_path.setdefault(run.path, run)
+    return [*by_path.values()]
 
 
 def _runs_in(folder: Path) -> Iterator[FoundRun]:

@@ -306,7 +306,7 @@ def is_open(run: RunFacts, runs: Sequence[RunFacts], asked: Asked) -> bool:
     """Whether the page shows all of a run: what the user chose, else all of a few, or of many the first that runs."""
     if run["id"] in asked.opened | asked.shut:
         return run["id"] in asked.opened
-    first = next((one for one in runs if one["state"] in ("running", "waiting")), runs[0])
+    first = next((run for run in runs if run["state"] in ("running", "waiting")), runs[0])
     return len(runs) <= FEW_RUNS or run["id"] == first["id"]
 
 

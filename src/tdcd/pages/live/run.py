@@ -246,21 +246,21 @@ RECENT = 50
 class WatchedRun:
     """What the files of one run say, as of the last look."""
 
-    def __init__(self, found: FoundRun, number: int) -> None:
+    def __init__(self, run: FoundRun, number: int) -> None:
         """Nothing is read before the first look."""
         self.number = number
         self.problem = ""
         """What no file of a run should say, if the last look ended there."""
-        self._follow(found)
+        self._follow(run)
 
-    def _follow(self, found: FoundRun) -> None:
+    def _follow(self, run: FoundRun) -> None:
         """Begin with the files of ``found``."""
-        self.found = found
-        home = found.homes[0] if found.homes else found.path
+        self.found = run
+        home = run.homes[0] if run.homes else run.path
         self._history = HistoryReader(home / HISTORY)
         self._config = SmallFile(home / CONFIG, _read_config)
         self._facts = SmallFile(home / FACTS, _read_facts)
-        self._timelines = [SmallFile(path / TIMELINE, Timeline.read) for path in found.homes]
+        self._timelines = [SmallFile(path / TIMELINE, Timeline.read) for path in run.homes]
         self._statuses: dict[str, dict[str, Any]] = {}
         self._problems: list[str] = []
         self._is_gone = False
@@ -285,19 +285,19 @@ class WatchedRun:
         """Whether the next look has more to read."""
         return self._history.is_behind and not self._is_gone
 
-    def look(self, found: FoundRun | None, budget: Budget) -> None:
+    def look(self, run: FoundRun | None, budget: Budget) -> None:
         """Read what is new; ``found`` is None for a run that is no longer there, which stays as it was last."""
         self.problem = ""
-        self._is_gone = found is None or not found.path.is_dir() or (found.kind == "nothing" and self.has_begun)
-        if found is None or self._is_gone:
+        self._is_gone = run is None or not run.path.is_dir() or (run.kind == "nothing" and self.has_begun)
+        if run is None or self._is_gone:
             return
-        if found != self.found:
-            self._follow(found)
+        if run != self.found:
+            self._follow(run)
         small: list[SmallFile[Any]] = [self._config, self._facts, *self._timelines]
         for file in small:
             file.look()
         self._problems = [file.problem for file in small if file.problem]
-        if found.kind in ("hub", "trial"):
+        if run.kind in ("hub", "trial"):
             self._look_at_hubs()
         self._look_at_history(budget)
 
@@ -365,8 +365,8 @@ class WatchedRun:
         return {**self._about(), **Standing("damaged", DAMAGED_FILES)._asdict(), "problems": [*self._problems, problem]}
 
     def _about(self) -> dict[str, Any]:
-        found = self.found
-        return {"id": self.number, "name": found.name, "group": found.group, "kind": found.kind}
+        run = self.found
+        return {"id": self.number, "name": run.name, "group": run.group, "kind": run.kind}
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -393,21 +393,21 @@ class WatchedRun:
         return max(0, rounds) * (end - begin) / (last - first) if last > first else None
 
     def _standing(self) -> Standing:
-        found, latest = self.found, self._latest
+        run, latest = self.found, self._latest
         if self._is_gone:
-            return _of_missing(found.path, has_begun=self.has_begun)
+            return _of_missing(run.path, has_begun=self.has_begun)
         if self._history.problem or self._history.is_behind:
             return DAMAGED if self._history.problem else READING
         if self._statuses:
             statuses = [self._statuses[hub] for hub in sorted(self._statuses)]
             return of_hubs(statuses, self._ending, self._best, self._last_round, self._verdict, self._control)
-        if found.kind == "nothing":
-            return Standing("empty", f"There is no run in {found.path} yet; it is shown here as soon as it begins.")
+        if run.kind == "nothing":
+            return Standing("empty", f"There is no run in {run.path} yet; it is shown here as soon as it begins.")
         if latest is None:
             return Standing("waiting", "It is starting: there is no figure yet.")
-        written, reported = _modified(self._history.path), _modified(found.path / REPORT)
+        written, reported = _modified(self._history.path), _modified(run.path / REPORT)
         gap = self._seconds_for(1) or 0.0
-        resume = resume_command(found.path, self._settings)
+        resume = resume_command(run.path, self._settings)
         return of_simulation(
             resume, latest, self._ending, self._best, self._control, self._verdict, written, reported, gap
         )

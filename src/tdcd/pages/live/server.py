@@ -71,21 +71,21 @@ class Watcher:
         return [*map(_facts_of, self._runs.values())]
 
     def _look(self) -> None:
-        found = {run.path: run for run in runs_in(self._folders)}
-        self._hidden = max(0, len(found) - MOST_RUNS)
-        for path in [*found][:MOST_RUNS]:
+        by_path = {run.path: run for run in runs_in(self._folders)}
+        self._hidden = max(0, len(by_path) - MOST_RUNS)
+        for path in [*by_path][:MOST_RUNS]:
             if path not in self._runs:
-                self._runs[path] = WatchedRun(found[path], self._begun)
+                self._runs[path] = WatchedRun(by_path[path], self._begun)
                 self._begun += 1
         budget = Budget()
         for path, run in [*self._runs.items()]:
             try:
-                run.look(found.get(path), budget)
+                run.look(by_path.get(path), budget)
             except Exception as error:
                 # Of any kind: one folder must not keep the others from being shown.
                 run.problem = f"{error!r:.200}"
             # A place where no run has begun is only worth a line while it is asked for.
-            if path not in found and not run.has_begun:
+            if path not in by_path and not run.has_begun:
                 del self._runs[path]
 
 
@@ -166,8 +166,8 @@ class WatchServer(ThreadingHTTPServer):
         An address as numbers cannot be made to lead elsewhere, a foreign name can. The port is not compared: it is
         another one at the other end of a tunnel.
         """
-        found = _HOST.fullmatch(header.lower())
-        name = found[1].strip("[]") if found else ""
+        match = _HOST.fullmatch(header.lower())
+        name = match[1].strip("[]") if match else ""
         if name and name in ("localhost", self.host.lower()):
             return True
         try:
@@ -196,13 +196,13 @@ class WatchServer(ThreadingHTTPServer):
 
 def _page_files() -> dict[str, tuple[str, bytes]]:
     """The files of the page by path: their content type and content."""
-    found = {}
+    contents = {}
     for file in (*files("tdcd.pages.kit").iterdir(), *files("tdcd.pages.live").joinpath("browser").iterdir()):
         kind = TYPES.get(file.name.rpartition(".")[2])
         if kind is not None:
             path = "/" if file.name == "index.html" else f"/{file.name}"
-            found[path] = f"{kind}; charset=utf-8", file.read_bytes()
-    return found
+            contents[path] = f"{kind}; charset=utf-8", file.read_bytes()
+    return contents
 
 
 class _PageHandler(BaseHTTPRequestHandler):

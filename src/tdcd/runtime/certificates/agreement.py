@@ -106,7 +106,7 @@ class KeyPair:
 
 def derive(secret: bytes, *purposes: str) -> bytes:
     """A key for these purposes: HKDF with SHA-256."""
-    info = b"".join(len(one.encode()).to_bytes(4, "little") + one.encode() for one in purposes)
+    info = b"".join(len(purpose.encode()).to_bytes(4, "little") + purpose.encode() for purpose in purposes)
     return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(secret)
 
 

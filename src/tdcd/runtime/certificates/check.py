@@ -35,8 +35,8 @@ def party_of(name: str) -> str:
     >>> party_of("hub.bank~2"), party_of("hub.bank"), party_of("hub.bank~1")
     ('hub.bank', 'hub.bank', 'hub.bank~1')
     """
-    found = _LATER.fullmatch(name)
-    return found["party"] if found else name
+    match = _LATER.fullmatch(name)
+    return match["party"] if match else name
 
 
 def fingerprint(key: PublicKeyTypes) -> str:
@@ -187,14 +187,14 @@ def explain(
 
 def cautions(cert_path: Path, key_path: Path, now: datetime | None = None) -> list[str]:
     """What is not wrong yet, a sentence each: a certificate that expires soon, a key that others can read."""
-    found: list[str] = []
+    sentences: list[str] = []
     cert = _attempt(read_certificate, cert_path, [])
     left = facts_of(cert).not_after - (now or datetime.now(UTC)) if cert else EXPIRES_SOON
     if timedelta(0) < left < EXPIRES_SOON:
-        found.append(f"{cert_path} expires in {counted(left.days, 'day')}; renew it: {RENEWAL}")
+        sentences.append(f"{cert_path} expires in {counted(left.days, 'day')}; renew it: {RENEWAL}")
     if key_path.is_file() and (mode := key_path.stat().st_mode & 0o777) & 0o077:
-        found.append(f"{key_path} is open to other users (mode {mode:04o}); close it: chmod 600 {key_path}")
-    return found
+        sentences.append(f"{key_path} is open to other users (mode {mode:04o}); close it: chmod 600 {key_path}")
+    return sentences
 
 
 def _name_problems(path: Path, facts: CertificateFacts, party: str | None) -> list[str]:

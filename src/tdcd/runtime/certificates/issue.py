@@ -437,8 +437,8 @@ def sign_all(
         _check_request(folder, request, parties[request.party], again, now)
     if not any((folder / name).exists() for name in (AUTHORITY, AUTHORITY_KEY)):
         create_authority(folder)
-    certs = [certify(folder, one.party, parties[one.party], one.key, days, now) for one in requests]
-    return [(one, _written(folder, one, cert)) for one, cert in zip(requests, certs, strict=True)]
+    certs = [certify(folder, request.party, parties[request.party], request.key, days, now) for request in requests]
+    return [(request, _written(folder, request, cert)) for request, cert in zip(requests, certs, strict=True)]
 
 
 def _check_key(key: CertificatePublicKeyTypes, path: Path) -> None:

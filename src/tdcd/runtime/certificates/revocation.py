@@ -77,7 +77,7 @@ def parse_list(data: bytes, path: Path, ca: x509.Certificate) -> RevocationList:
         crl = x509.load_pem_x509_crl(data)
         signed = crl.issuer == ca.subject and crl.is_signature_valid(ca.public_key())  # type: ignore[arg-type]
         number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-        entries = [_entry(one) for one in crl]
+        entries = [_entry(entry) for entry in crl]
     except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, x509.ExtensionNotFound):
         raise ValueError(
             f"{path} is not a list that tdcd certs revoke wrote, or is damaged; copy the issuer's file again"
@@ -133,25 +133,25 @@ class WatchedList:
             return False
         self._data = data
         try:
-            found = self._newer(data)
+            newer = self._newer(data)
         except ValueError as refusal:
             self.report(f"{refusal}; list {self.current.number} stays in force")
             return False
-        new = sorted(found.keys.keys() - self.current.keys.keys())
-        self.report(f"{self._path}: list {found.number} is in force; newly revoked: {', '.join(new) or 'none'}")
-        self.current = found
+        new = sorted(newer.keys.keys() - self.current.keys.keys())
+        self.report(f"{self._path}: list {newer.number} is in force; newly revoked: {', '.join(new) or 'none'}")
+        self.current = newer
         return True
 
     def _newer(self, data: bytes | None) -> RevocationList:
         if data is None:
             raise ValueError(f"{self._path} cannot be read any more; put it back")
-        found = parse_list(data, self._path, self._ca)
-        if found.number < self.current.number or (found.number == self.current.number and found != self.current):
+        newer = parse_list(data, self._path, self._ca)
+        if newer.number < self.current.number or (newer.number == self.current.number and newer != self.current):
             raise ValueError(
-                f"{self._path} is list {found.number}, and list {self.current.number} was there before; "
+                f"{self._path} is list {newer.number}, and list {self.current.number} was there before; "
                 "copy the issuer's latest list"
             )
-        return found
+        return newer
 
     def _read(self) -> bytes | None:
         try:

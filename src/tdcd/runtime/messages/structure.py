@@ -57,10 +57,10 @@ class Array(msgspec.Struct, frozen=True, eq=False, dict=True, array_like=True, f
     @classmethod
     def of(cls, values: Any) -> Self:
         """The numbers of a NumPy array."""
-        found = np.asarray(values, order="C")
-        code: Any = found.dtype.str
-        array = cls(code, found.shape)
-        array.__dict__["values"] = found
+        contiguous = np.asarray(values, order="C")
+        code: Any = contiguous.dtype.str
+        array = cls(code, contiguous.shape)
+        array.__dict__["values"] = contiguous
         return array
 
     @classmethod
@@ -86,15 +86,15 @@ NamedArraysInFiles = Annotated[dict[_NameInFiles, Array], Meta(max_length=MOST_A
 
 def named(arrays: Arrays) -> NamedArrays:
     """NumPy arrays as a message has them."""
-    found = {}
+    by_name = {}
     for name, values in arrays.items():
-        found[name] = Array.of(values)
-    return found
+        by_name[name] = Array.of(values)
+    return by_name
 
 
-def arrays_of(found: NamedArrays) -> dict[str, NDArray[Any]]:
+def arrays_of(arrays: NamedArrays) -> dict[str, NDArray[Any]]:
     """What :func:`named` was given."""
-    return {name: array.values for name, array in found.items()}
+    return {name: array.values for name, array in arrays.items()}
 
 
 class Message(
@@ -129,22 +129,22 @@ class Message(
         known: list[Array] | None = self.__dict__.get("all_arrays")
         if known is not None:
             return known
-        found: list[Array] = []
-        self.__dict__["all_arrays"] = found
+        arrays: list[Array] = []
+        self.__dict__["all_arrays"] = arrays
         left: list[Any] = [self]
         # With every message: one function, whose code is soon at hand, and none that calls itself.
         while left:
             value = left.pop()
             kind = type(value)
             if kind is Array:
-                found.append(value)
+                arrays.append(value)
             elif kind is dict:
-                found += value.values()
+                arrays += value.values()
             elif kind is tuple:
                 left += value[::-1]
             elif isinstance(value, msgspec.Struct):
                 left += map(getattr, repeat(value), _fields_with_arrays(type(value)))
-        return found
+        return arrays
 
     def to(self, receiver: str) -> Self:
         """The same message to another party."""

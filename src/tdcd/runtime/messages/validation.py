@@ -19,13 +19,13 @@ LEAVES_OUT = "it leaves clients out, and federation.client_grace_s is not set"
 
 def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> NDArray[Any]:
     """The numbers of ``array``, if it has this dtype and shape (None fits any length) and they are all finite."""
-    found = array.values
-    if found.dtype != dtype or (found.shape != shape and not _fits(found.shape, shape)):
+    values = array.values
+    if values.dtype != dtype or (values.shape != shape and not _fits(values.shape, shape)):
         wanted = f"{np.dtype(dtype)} {[*shape]}"
-        raise RejectedMessage(f"'{name}' is {found.dtype} {[*found.shape]}, not {wanted}".replace("None", "any"))
-    if not _is_finite(found):
+        raise RejectedMessage(f"'{name}' is {values.dtype} {[*values.shape]}, not {wanted}".replace("None", "any"))
+    if not _is_finite(values):
         raise RejectedMessage(f"'{name}' has numbers that are not finite")
-    return found
+    return values
 
 
 def take_all(
@@ -58,13 +58,13 @@ def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
     return all(map(_is_finite, arrays))
 
 
-def _is_finite(found: NDArray[Any]) -> bool:
+def _is_finite(values: NDArray[Any]) -> bool:
     # A sum of squares is not finite if a number is not; it is soon known, and seldom too large for finite ones.
-    return found.dtype.kind != "f" or math.isfinite(np.vdot(found, found)) or bool(np.isfinite(found).all())
+    return values.dtype.kind != "f" or math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
 
 
-def _fits(found: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
-    return len(found) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, found, strict=True))
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
+    return len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=True))
 
 
 def take_loss(name: str, model: ModelSection) -> Loss:
@@ -77,10 +77,10 @@ def take_loss(name: str, model: ModelSection) -> Loss:
 
 def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:
     """One number per sample, 0 or 1."""
-    found = take(array, name, np.uint8, [size])
-    if (found > 1).any():
+    mask = take(array, name, np.uint8, [size])
+    if (mask > 1).any():
         raise RejectedMessage(f"'{name}' must be 0 or 1 for each sample")
-    return found.astype(np.bool_)
+    return mask.astype(np.bool_)
 
 
 def take_weights(arrays: NamedArrays, dtype: str, shape: Sequence[int], wanted: bool) -> NDArray[Any] | None:
@@ -91,10 +91,10 @@ def take_weights(arrays: NamedArrays, dtype: str, shape: Sequence[int], wanted: 
         )
     if not wanted:
         return None
-    found = take(arrays["weights"], "weights", dtype, shape)
-    if (found < 0).any():
+    weights = take(arrays["weights"], "weights", dtype, shape)
+    if (weights < 0).any():
         raise RejectedMessage("'weights' must be at least 0")
-    return found
+    return weights
 
 
 def take_json(text: str, name: str) -> Any:

@@ -106,10 +106,10 @@ class AlignHub:
             return []
         holder: dict[str, str] = {}
         for source in self.clients or self._ids:
-            for one in self._ids[source]:
-                if one in holder:
-                    raise IncompatibleParties(f"id '{one}' is held by {holder[one]} and by {source}")
-                holder[one] = source
+            for sample in self._ids[source]:
+                if sample in holder:
+                    raise IncompatibleParties(f"id '{sample}' is held by {holder[sample]} and by {source}")
+                holder[sample] = source
         number = len(self.job.hubs)
         self._alignment = Alignment(self._silo, number, [*holder], self._method, self._secret, progress=self._progress)
         out = self._to_messages(self._alignment.start())
@@ -120,15 +120,15 @@ class AlignHub:
 
     def _to_messages(self, outgoing: Sequence[Outgoing]) -> list[Message]:
         out: list[Message] = [
-            AlignRows(self.name, self.job.hubs[one.receiver], step=one.kind, rows=Array.of(one.payload))
-            for one in outgoing
+            AlignRows(self.name, self.job.hubs[message.receiver], step=message.kind, rows=Array.of(message.payload))
+            for message in outgoing
         ]
         if self.done and not self.common:
             assert self._alignment is not None
             self.common = self._alignment.common
             chosen = set(self.common)
             for client in self.clients:
-                kept = [one for one in self._ids[client] if one in chosen]
+                kept = [sample for sample in self._ids[client] if sample in chosen]
                 out.append(AlignCommon(self.name, client, ids=kept))
         return out
 
@@ -170,7 +170,7 @@ def align_as_hub(
             raise ConfigError([f"--psi: {error}; or use --digests among silos that trust each other"]) from None
     index = job.silo_index(silo)
     rows = [ids_in(path, job.config, job.config.silos[index]) for path in tables]
-    held = {one.source: one.ids for one in rows} if tables else None
+    held = {part.source: part.ids for part in rows} if tables else None
     hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
     with open_transport(job, hub.name, [*hub.partners], own, "align") as transport:
         outcome = converse(hub, transport, waiting.show, waiting.should_stop)
@@ -186,7 +186,9 @@ def align_as_client(
     if not tables:
         raise ConfigError(["--data: is missing; a client needs the tables with its ids"])
     rows = [ids_in(path, job.config, section) for path in tables]
-    client = AlignClient(job, job.silo_index(silo), client_of(silo, name), [one for part in rows for one in part.ids])
+    client = AlignClient(
+        job, job.silo_index(silo), client_of(silo, name), [sample for part in rows for sample in part.ids]
+    )
     with open_transport(job, client.name, [*client.partners], own, "align") as transport:
         outcome = converse(client, transport, waiting.show, waiting.should_stop)
     return outcome, client.common, _lost(job.config, rows, client.common)

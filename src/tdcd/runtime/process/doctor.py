@@ -62,13 +62,13 @@ def _versions() -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < OLDEST_PYTHON:
         yield Finding("Python", "wrong", f"{python} is too old: tdcd needs 3.11 or newer")
-    found, missing = [f"tdcd {sys.modules['tdcd'].__version__}", f"Python {python}"], []
+    installed, missing = [f"tdcd {sys.modules['tdcd'].__version__}", f"Python {python}"], []
     for name in NEEDED:
         try:
-            found.append(f"{name} {version(name)}")
+            installed.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
-    yield Finding("versions", "ok", ", ".join(found))
+    yield Finding("versions", "ok", ", ".join(installed))
     if missing:
         yield Finding("versions", "wrong", f"{', '.join(missing)}: not installed; pip install tdcd")
 
@@ -80,7 +80,7 @@ def _devices() -> Finding:
         devices = jax.devices()
     except (ImportError, RuntimeError, OSError) as error:
         return Finding("devices", "wrong", f"JAX does not start: {error}; pip install --upgrade jax jaxlib")
-    kinds = ", ".join(sorted({f"{one.platform} {one.device_kind}" for one in devices}))
+    kinds = ", ".join(sorted({f"{device.platform} {device.device_kind}" for device in devices}))
     if devices[0].platform == "cpu" and Path("/proc/driver/nvidia/version").exists():
         return Finding(
             "devices", "caution", f'{kinds}: there is an NVIDIA GPU that JAX does not use; pip install "jax[cuda13]"'
@@ -138,9 +138,9 @@ def can_listen(hub: str, address: str, given: bool = False) -> Finding:
     # The name that others dial need not be an address of this machine: a hub listens on all interfaces.
     own = host.strip("[]") if given or _is_loopback(host) else ""
     try:
-        with socket.socket(family, socket.SOCK_STREAM) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((own, int(port)))
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((own, int(port)))
     except OSError as error:
         words = f"cannot listen at {address}: {error}; stop what uses the port, or listen elsewhere with --listen"
         return Finding(hub, "wrong", words)

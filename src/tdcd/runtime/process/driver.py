@@ -217,7 +217,7 @@ class HubDriver:
     def _perform(self, instructions: list[Instruction]) -> None:
         if not instructions:
             return
-        if self.hub.phase != "stepping" or any(isinstance(one, Save) for one in instructions):
+        if self.hub.phase != "stepping" or any(isinstance(instruction, Save) for instruction in instructions):
             self._settle()  # Answers are used; a silo alone goes from steps to steps.
         for instruction in instructions:
             if isinstance(instruction, Message):
@@ -294,7 +294,7 @@ class HubDriver:
         event("ended", level, status=end.status, reason=end.reason)
         if rounds is not None and shutdown is not None and end.status != "refused":
             blocks = {hub.removeprefix("hub."): block for hub, block in rounds.models().items()}
-            others = {hub.removeprefix("hub."): one for hub, one in rounds.preparations().items()}
+            others = {hub.removeprefix("hub."): preparation for hub, preparation in rounds.preparations().items()}
             self.folder.finish(blocks, others, shutdown, rounds.final()[0])
 
     def _leave(self) -> RunOutcome:

@@ -72,8 +72,12 @@ def warm_up(*, with_jax: bool = False) -> None:
 def environment() -> dict[str, str]:
     """The environment of a party. Many share this machine's cores: each does its arithmetic in one thread."""
     flags = os.environ.get("XLA_FLAGS", "")
-    one = {"XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(), "OMP_NUM_THREADS": "1", "NPROC": "1"}
-    return {**os.environ, **one}
+    single_thread = {
+        "XLA_FLAGS": f"{flags} --xla_cpu_multi_thread_eigen=false".strip(),
+        "OMP_NUM_THREADS": "1",
+        "NPROC": "1",
+    }
+    return {**os.environ, **single_thread}
 
 
 class ForkServer:

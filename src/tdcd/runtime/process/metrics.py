@@ -66,14 +66,14 @@ def _count(key: str) -> Callable[[Snapshot], Iterable[Sample]]:
     return lambda now: [({}, len(now.facts[key]))]
 
 
-def _of_partners(label: str, found: Callable[[Snapshot], Mapping[str, float]]) -> Callable[[Snapshot], list[Sample]]:
+def _of_partners(label: str, counts: Callable[[Snapshot], Mapping[str, float]]) -> Callable[[Snapshot], list[Sample]]:
     """One sample per partner, 0 where there is nothing: what never appears cannot be seen to grow."""
-    return lambda now: [({label: party}, found(now).get(party, 0)) for party in now.partners]
+    return lambda now: [({label: party}, counts(now).get(party, 0)) for party in now.partners]
 
 
 def _figures(now: Snapshot) -> list[Sample]:
     parts = (now.facts["metrics"] or {}).items()
-    return [({"samples": part, "figure": name}, value) for part, found in parts for name, value in found.items()]
+    return [({"samples": part, "figure": name}, value) for part, figures in parts for name, value in figures.items()]
 
 
 def _checkpoint_age(now: Snapshot) -> list[Sample]:

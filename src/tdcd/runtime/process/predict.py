@@ -127,10 +127,10 @@ class PredictHub:
             raise IncompatibleParties(
                 f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
             )
-        found: NDArray[np.uint8] = take(message.digests, "digests", np.uint8, [None, self._digests.shape[1]])
-        if len(places_in(found)) != len(found):
+        digests: NDArray[np.uint8] = take(message.digests, "digests", np.uint8, [None, self._digests.shape[1]])
+        if len(places_in(digests)) != len(digests):
             raise RejectedMessage("'digests' has a sample twice")
-        return found
+        return digests
 
 
 class MaskedPredictHub(PredictHub):
@@ -170,8 +170,8 @@ class MaskedPredictHub(PredictHub):
         self._met.add(message.sender)
         if len(self._hellos) < len(self.job.hubs):
             return []
-        places = {hub: places_in(one.digests.values) for hub, one in self._hellos.items()}
-        shared = sorted(set.intersection(*(set(found) for found in places.values())))
+        places = {hub: places_in(hello.digests.values) for hub, hello in self._hellos.items()}
+        shared = sorted(set.intersection(*(set(ids) for ids in places.values())))
         self._common = [self._place[digest] for digest in shared]
         sums = self._sums = self._agree()
         self._take_parts()
@@ -230,14 +230,14 @@ class MaskedPredictHub(PredictHub):
             return {}
         assert self._sums is not None
         total = self._sums.others("prediction", 0, [self.parts[hub].phi for hub in self._senders if hub != self.name])
-        found = {}
+        by_peer = {}
         for peer in self.partners:
             digests = places_in(self._hellos[peer].digests.values)
             rows = [row for digest, row in self._place.items() if digest in digests]
             phi = np.zeros((len(self.own.ids), self.own.phi.shape[1]), self.own.phi.dtype)
             phi[self._common] = total if peer == self.partners[0] else 0
-            found[peer] = SiloScores([self.own.ids[row] for row in rows], phi[rows])
-        return found
+            by_peer[peer] = SiloScores([self.own.ids[row] for row in rows], phi[rows])
+        return by_peer
 
 
 def places_in(digests: NDArray[np.uint8]) -> dict[bytes, int]:
@@ -288,10 +288,12 @@ def predict_with_peers(
     # Blocks and loss of the file that was given: a run folder may come from another party.
     files = RunFolder(run).model
     # The code of a block of another silo is imported only if its part of the model is here, and needed only then.
-    blocks = [job.block(one if files.file(name).is_file() else index) for one, name in enumerate(job.config.silo_names)]
+    blocks = [
+        job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
+    ]
     model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
     mine = job, index, secret_of(job, own), model.silo_scores(silo, data), _model_of(run)
-    hub = PredictHub(*mine, [hub_of(one) for one in without])
+    hub = PredictHub(*mine, [hub_of(missing) for missing in without])
     if is_masked:
         hub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own))
     with open_transport(job, hub.name, list(hub.partners), own, "predict") as transport:

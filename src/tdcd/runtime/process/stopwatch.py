@@ -70,9 +70,9 @@ def _taken_up(hub: str, folder: HubFolder) -> Timeline:
     path = folder.path / TIMELINE
     if path.exists():
         try:
-            found = Timeline.read(path)
-            if (found.hub, found.run) == (hub, folder.nonce):
-                return found
+            timeline = Timeline.read(path)
+            if (timeline.hub, timeline.run) == (hub, folder.nonce):
+                return timeline
             event("timeline", logging.WARNING, why=f"{path} is of another hub or run, and is not used")
         except ValueError as damage:
             event("timeline", logging.WARNING, why=str(damage))
@@ -84,5 +84,5 @@ def phi_ages(job: Job, silo: str, round_index: int) -> dict[str, int]:
     timing = job.timing
     if not timing.rounds and timing.longest_period == 1:
         return {}
-    names = [one.name for one in job.config.silos]
+    names = [section.name for section in job.config.silos]
     return {name: round_index - timing.sent_in(index, round_index) for index, name in enumerate(names) if name != silo}

@@ -66,7 +66,7 @@ def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
 def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, list[str]]:
     """Every client's own table as it is, or its rows of the silo's one table; labels and ids in files next to them."""
     ids = folder / "ids.txt"
-    ids.write_text("".join(f"{one}\n" for one in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
+    ids.write_text("".join(f"{sample}\n" for sample in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
     options: dict[str, list[str]] = {}
     knowledge = variant_of(config).knowledge
     for index, silo in enumerate(config.silos):
@@ -126,7 +126,7 @@ def _labels(
     sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
     columns = replace(Columns.of(config, holder).only(()), label=holder.label, weight=weight)
     parts = [read_rows(source, columns) for source in sources]
-    ids = [one for part in parts for one in part.ids]
+    ids = [sample for part in parts for sample in part.ids]
     # Parquet, since the configuration may say that CSV files are written in another way than this one would be.
     written = {silo.id: ids, label: np.concatenate([np.asarray(part.labels) for part in parts])}
     if weight is not None:
@@ -305,13 +305,13 @@ class Trial:
 
     def statuses(self) -> dict[str, dict[str, Any]]:
         """What each hub reports that it is doing; hubs that have not reported yet are left out."""
-        found = {}
+        by_hub = {}
         for hub, silo in zip(self.job.hubs, self.job.config.silos, strict=True):
             home = self.folder / "silos" / silo.name
             # A hub that has just started may find there what was damaged while it was down.
             with contextlib.suppress(ValueError, OSError):
-                found[hub] = read_status(home)
-        return found
+                by_hub[hub] = read_status(home)
+        return by_hub
 
     def gather(self) -> Path:
         """Make the trial's folder a run folder too, with all silos' blocks; the path of its report."""
@@ -345,12 +345,12 @@ def _free_ports(count: int) -> list[int]:
     """Free ports of this machine."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
 class TrialDisplay:

@@ -104,8 +104,8 @@ class Guard:
         self._news: list[tuple[int, str]] = []
         self._is_closing, self._lock = False, Lock()
         self._ear, self._bell = socket.socketpair()
-        for one in (self._listener, self._ear, self._bell):
-            one.setblocking(False)
+        for end in (self._listener, self._ear, self._bell):
+            end.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._ear, selectors.EVENT_READ)
         self._thread = Thread(target=self._run, name="guard", daemon=True)
@@ -145,8 +145,8 @@ class Guard:
             self._act(ends_at - time.monotonic())
         for connection in {*self._connections, *self._with_zenoh.values()}:
             self._forget(connection)
-        for one in (self._selector, self._ear, self._bell):
-            one.close()
+        for end in (self._selector, self._ear, self._bell):
+            end.close()
 
     def _act(self, timeout: float | None) -> None:
         """Do what there is to do, or wait for it."""
@@ -159,7 +159,7 @@ class Guard:
                 self._serve(key.data, key.fileobj, events)  # type: ignore[arg-type]
         if self._strangers or self._opening or self._leaving:
             now = time.monotonic()
-            for late in [one for one in self._timed() if now - one.since > self._patience]:
+            for late in [connection for connection in self._timed() if now - connection.since > self._patience]:
                 self._turn_away(late)
             self._pass_on_to_zenoh()
         if self._deaf_until and time.monotonic() > self._deaf_until and not self._is_closing:
@@ -170,7 +170,7 @@ class Guard:
         """Seconds until the next connection's time is up."""
         if not (self._strangers or self._opening or self._leaving or self._deaf_until):
             return None  # As almost always: there are only links.
-        ends = [one.since + self._patience for one in self._timed()]
+        ends = [connection.since + self._patience for connection in self._timed()]
         ends += [self._deaf_until] if self._deaf_until else []
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
@@ -187,7 +187,7 @@ class Guard:
             connection = self._with_zenoh.get(port)
             if connection is None or connection not in self._strangers:
                 continue
-            links = sum(one.name == name for one in self._with_zenoh.values())
+            links = sum(connection.name == name for connection in self._with_zenoh.values())
             connection.name = name
             del self._strangers[connection], self._opening[connection]
             if links >= LINKS:
@@ -300,16 +300,16 @@ class Guard:
 
     def _pass_on_to_zenoh(self) -> None:
         """Give those who have spoken a place with zenoh; who floods loses theirs."""
-        waiting = [one for one in self._strangers if one.has_spoken and one.inner is None]
+        waiting = [stranger for stranger in self._strangers if stranger.has_spoken and stranger.inner is None]
         while waiting:
             if len(self._opening) < self._num_handshakes and self._num_files + 2 <= self._most_files:
-                taken = Counter(one.address for one in self._opening)
-                chosen = min(waiting, key=lambda one: (taken[one.address], one.since))
+                taken = Counter(connection.address for connection in self._opening)
+                chosen = min(waiting, key=lambda stranger: (taken[stranger.address], stranger.since))
                 waiting.remove(chosen)
                 self._dial_zenoh(chosen)
                 continue
-            leaving = [one for one in self._opening if one not in self._strangers]
-            staying = [one for one in self._opening if one in self._strangers]
+            leaving = [connection for connection in self._opening if connection not in self._strangers]
+            staying = [connection for connection in self._opening if connection in self._strangers]
             if len(leaving) >= len(waiting) or not staying:
                 return  # There is room when zenoh has noticed.
             self._turn_away(_least_welcome(staying))
@@ -371,8 +371,8 @@ class Guard:
 
 def _least_welcome(connections: Collection[_Connection]) -> _Connection:
     """The oldest of the address that has the most."""
-    counts = Counter(one.address for one in connections)
-    return min(connections, key=lambda one: (-counts[one.address], one.since))
+    counts = Counter(connection.address for connection in connections)
+    return min(connections, key=lambda connection: (-counts[connection.address], connection.since))
 
 
 def files_for_connections(num_peers: int, for_strangers: int) -> int:
@@ -402,8 +402,8 @@ def _listen(address: str) -> socket.socket:
     """A socket that listens at ``HOST:PORT``; on ``[::]`` it takes IPv4 as well, if the system can."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    found = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, where = found[0][0], found[0][4]
+    addresses = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, where = addresses[0][0], addresses[0][4]
     is_dual = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
     return socket.create_server(where, family=family, backlog=1024, dualstack_ipv6=is_dual)
 

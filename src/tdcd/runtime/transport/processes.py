@@ -47,13 +47,13 @@ class Process(NamedTuple):
     @classmethod
     def read(cls, word: str) -> Self:
         """What :attr:`word` says; a process without a nonce if it is not readable."""
-        found = _WORD.fullmatch(word)
-        if found is None:
+        match = _WORD.fullmatch(word)
+        if match is None:
             return cls(work="")
-        numbers = {name: int(found[name]) for name in ("protocol", "since", "expires")}
-        title = bytes.fromhex(found["title"]).decode(errors="replace")
-        shown = "".join(one if one.isprintable() else "?" for one in title)
-        return cls(work=found["work"], title=shown, nonce=found["nonce"], **numbers)
+        numbers = {name: int(match[name]) for name in ("protocol", "since", "expires")}
+        title = bytes.fromhex(match["title"]).decode(errors="replace")
+        shown = "".join(letter if letter.isprintable() else "?" for letter in title)
+        return cls(work=match["work"], title=shown, nonce=match["nonce"], **numbers)
 
     @property
     def word(self) -> str:
@@ -99,7 +99,7 @@ class PeerProcesses:
     def came(self, word: str) -> list[Event]:
         """A process shows its token: it is there, or is there again."""
         events, process = self.went(word), Process.read(word)
-        known = {one.nonce for one in self._there.values() if one.nonce}
+        known = {process.nonce for process in self._there.values() if process.nonce}
         if len(self._there) < MOST_PROCESSES and process.nonce not in known:
             self._there[word] = process
         return [*events, *self._settle()]
@@ -146,16 +146,16 @@ class PeerProcesses:
 
     def _settle(self) -> list[Event]:
         """Choose a process, if none is chosen, and check whether the link is up; returns what is new."""
-        fitting = [one for one in self._there.values() if self._fits(one)]
+        fitting = [process for process in self._there.values() if self._fits(process)]
         if self.chosen is None and fitting:
             self.chosen = fitting[0]
             self._answered.clear()
-        for one in fitting:
-            if one.nonce not in self._answered and self.chosen is not None:
-                self._answered.add(one.nonce)
+        for process in fitting:
+            if process.nonce not in self._answered and self.chosen is not None:
+                self._answered.add(process.nonce)
                 # The nonce of another process is none of its business.
                 instead = self.chosen._replace(nonce="0" * 16).word.encode()
-                self.unsent[one.nonce] = (CHOSEN, b"") if one is self.chosen else (TAKEN, instead)
+                self.unsent[process.nonce] = (CHOSEN, b"") if process is self.chosen else (TAKEN, instead)
         events: list[Event] = []
         if self._is_announced and not self.is_up and self._is_mutual():
             self.is_up = True

@@ -256,10 +256,10 @@ class LocalNetwork:
     def deliver(self, sender: str, receiver: str, data: bytes) -> bool:
         """Give a message to its receiver; False where there is no link."""
         with self._lock:
-            found = [end for end in self._linked_to(sender) if end.party == receiver]
-            for end in found:
+            ends = [end for end in self._linked_to(sender) if end.party == receiver]
+            for end in ends:
                 end.mailbox.put(Received(sender, data))
-        return bool(found)
+        return bool(ends)
 
     def _linked_to(self, party: str) -> "list[LocalTransport]":
         peers = self._ends[party].mailbox.peers

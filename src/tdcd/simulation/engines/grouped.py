@@ -268,26 +268,28 @@ class GroupedProgram:
         """One local step of all clients, with its minibatch's part of the exchange."""
         tables: list[Any] = [None] * len(now) if shared is None else shared
         features = [
-            _in_a_row([_features(tables[i], now[i], hubs[i]) for i in one.silos if now[i].rows is not None])
-            for one in stacks
+            _in_a_row([_features(tables[i], now[i], hubs[i]) for i in stack.silos if now[i].rows is not None])
+            for stack in stacks
         ]
-        scores = [_scores(block, one.hubs, rows) for block, one, rows in zip(clients, stacks, features, strict=True)]
+        scores = [
+            _scores(block, stack.hubs, rows) for block, stack, rows in zip(clients, stacks, features, strict=True)
+        ]
         phis = {}
-        for one, score in zip(stacks, scores, strict=True):
-            for silo, phi in zip(one.silos, jnp.split(score[:, -1], len(one.silos)), strict=True):
+        for stack, score in zip(stacks, scores, strict=True):
+            for silo, phi in zip(stack.silos, jnp.split(score[:, -1], len(stack.silos)), strict=True):
                 phis[silo] = self._stacked(phi, now[silo])
         in_order = [phis[silo] for silo in range(len(now))]
         stepped = []
-        for one, block, score, rows in zip(stacks, clients, scores, features, strict=True):
-            others = [_projected(algorithm.sum_others(in_order, silo), now[silo]) for silo in one.silos]
-            labels = _in_a_row([now[silo].labels for silo in one.silos])
-            if now[one.silos[0]].positions is None:
+        for stack, block, score, rows in zip(stacks, clients, scores, features, strict=True):
+            others = [_projected(algorithm.sum_others(in_order, silo), now[silo]) for silo in stack.silos]
+            labels = _in_a_row([now[silo].labels for silo in stack.silos])
+            if now[stack.silos[0]].positions is None:
                 # In single groups rows are in the minibatch's order, and labels the same for all silos.
-                labels = jnp.broadcast_to(now[one.silos[0]].labels, labels.shape)
-            slots = _in_a_row([now[silo].slots for silo in one.silos])
-            own = slots[:, None] == jnp.arange(one.held.shape[1], dtype=slots.dtype)[:, None]
+                labels = jnp.broadcast_to(now[stack.silos[0]].labels, labels.shape)
+            slots = _in_a_row([now[silo].slots for silo in stack.silos])
+            own = slots[:, None] == jnp.arange(stack.held.shape[1], dtype=slots.dtype)[:, None]
             phi = jnp.sum(jnp.where(own[:, :, None], score[:, :-1], 0), axis=1).swapaxes(1, 2)
-            weighted_sum = partial(self._weighted_sum, features=rows, own=own, held=one.held)
+            weighted_sum = partial(self._weighted_sum, features=rows, own=own, held=stack.held)
             moved, _ = algorithm.linear_step(
                 (block, ()), phi, Known(labels, _in_a_row(others)), weighted_sum, descent=descent
             )

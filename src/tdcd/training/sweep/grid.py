@@ -117,7 +117,7 @@ def _titles(paths: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
 
 def _slug(value: Any) -> str:
     if isinstance(value, list):
-        return "-".join(_slug(one) for one in value)
+        return "-".join(_slug(part) for part in value)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return re.sub(r"[^A-Za-z0-9._+-]", "-", text)
 

@@ -91,8 +91,8 @@ def with_arrays_of(federation: Federation, first: Federation) -> Federation:
     return replace(federation, silos=silos, labels=first.labels, test_labels=first.test_labels)
 
 
-def _alike(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    return one is other or np.array_equal(one, other)
+def _alike(first: NDArray[Any], other: NDArray[Any]) -> bool:
+    return first is other or np.array_equal(first, other)
 
 
 CELLS = 1 << 15
@@ -268,7 +268,7 @@ def run_planned(
     Args:
         groups: tasks that differ in nothing but seed, step size and l2 are in one.
     """
-    tasks, plans = zip(*(one for group in groups for one in group), strict=True)
+    tasks, plans = zip(*(task for group in groups for task in group), strict=True)
     workers = _workers(tasks) if all(plan.execution.devices == 1 for plan in plans) else 1
     return _run_groups([partial(iter, group) for group in groups], workers, SweepWatch(observe, should_stop))
 
@@ -318,10 +318,10 @@ def _run_group(group: Callable[[], Iterator[Planned]], watch: SweepWatch) -> dic
 
         folders = [task.folder for task in tasks]
         if len(tasks) > 1:
-            found = train_together(plans, folders, observe=news, should_stop=watch.should_stop)
+            results = train_together(plans, folders, observe=news, should_stop=watch.should_stop)
         else:
-            found = [finish(plans[0], folders[0], observe=news, should_stop=watch.should_stop)]
-        histories |= dict(zip(folders, found, strict=True))
+            results = [finish(plans[0], folders[0], observe=news, should_stop=watch.should_stop)]
+        histories |= dict(zip(folders, results, strict=True))
     return histories
 
 

@@ -115,10 +115,10 @@ def write_json(sweep: Sweep) -> None:
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:
     final = outcome.final
-    found = {"folder": outcome.setting.name, "values": outcome.setting.values, "status": outcome.status}
+    facts = {"folder": outcome.setting.name, "values": outcome.setting.values, "status": outcome.status}
     if final is None:
-        return found
-    return found | {
+        return facts
+    return facts | {
         "round": final.round,
         "iteration": final.iteration,
         "train_loss": final.train_loss,
