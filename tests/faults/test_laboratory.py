@@ -258,7 +258,7 @@ def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_need
     lab = FullDisk(config, data, tmp_path, 0).begin(reference)
     lab.errors, lab.full_until = set(), 0
     driver, other = lab.drivers["hub.lab"], lab.drivers["hub.clinic"]
-    lab.until(lambda: driver.folder.durable_round > 0)
+    lab.until(lambda: driver.folder.checkpoints.durable > 0)
     lab.full_until = 99
     lab.until(lambda: driver._is_held)
     held = driver.hub.round
@@ -275,7 +275,7 @@ def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_need
         resource.setrlimit(resource.RLIMIT_FSIZE, (lab.limit, before[1]))
         outcome = driver._leave()
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        lab.full_until, durable = 0, driver.folder.durable_round
+        lab.full_until, durable = 0, driver.folder.checkpoints.durable
         said = f"in round {held}; the same command continues from round {durable}, whose state is durable. "
         assert outcome.reason.startswith(said + str(tmp_path / "hub.lab"))
         lab.crash("hub.lab")

@@ -148,7 +148,7 @@ class Message(
 
     def to(self, receiver: str) -> Self:
         """The same message to another party."""
-        return self if receiver == self.receiver else self.replace(receiver=receiver)
+        return self if receiver == self.receiver else msgspec.structs.replace(self, receiver=receiver)
 
     def replace(self, **changes: Any) -> Self:
         """The same message with other values in some fields."""

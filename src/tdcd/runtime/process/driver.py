@@ -8,7 +8,7 @@ from functools import partial
 
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.exchange import most_unsaved
-from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.machine.hub import Hub, Shutdown
 from tdcd.runtime.machine.instructions import Absence, Append, End, HubState, Instruction, RunOutcome, Save, TurnedAway
 from tdcd.runtime.messages.messages import Want
 from tdcd.runtime.messages.structure import Message
@@ -125,7 +125,8 @@ class HubDriver:
         now = self._clock()
         if not self._is_held and (news is None or now - self._looked_at > TICK_S):
             self._look_after(missing)
-        self._note_confirmed()
+        if self.hub.shutdown is not None:
+            self._note_confirmed(self.hub.shutdown)
         if self._ended_at is not None and self._is_done(self._ended_at):
             return self._depart()
         if now - self._shown_at > TICK_S:
@@ -150,10 +151,10 @@ class HubDriver:
         disk has taken a state, and then asked for again.
         """
         hub, was_held = self.hub, self._is_held
-        unsaved = hub.round - hub.round % self._period - self.folder.durable_round
+        unsaved = hub.round - hub.round % self._period - self.folder.checkpoints.durable
         self._is_held = hub.shutdown is None and bool(hub.peers) and unsaved > self._most_unsaved
         if self._is_held and not was_held:
-            event("held", logging.ERROR, round=hub.round, durable=self.folder.durable_round, why=self._last_error)
+            event("held", logging.ERROR, round=hub.round, durable=self.folder.checkpoints.durable, why=self._last_error)
         elif was_held and not self._is_held:
             event("continued", round=hub.round)
             if self._grace is not None:
@@ -188,10 +189,9 @@ class HubDriver:
             event("waiting", logging.WARNING, seconds=waiting, round=self.hub.round, **self.endpoint.reasons(waiting))
         self._perform(self.hub.remind())
 
-    def _note_confirmed(self) -> None:
+    def _note_confirmed(self, shutdown: Shutdown) -> None:
         """Write down at once who has confirmed the end: a hub that comes back would wait for them in vain."""
-        shutdown = self.hub.shutdown
-        if shutdown is not None and shutdown.status != "refused" and len(shutdown.unaware) != self._num_unaware:
+        if shutdown.status != "refused" and len(shutdown.unaware) != self._num_unaware:
             self._num_unaware = len(shutdown.unaware)
             self._keep(partial(self.folder.note_confirmed, shutdown))
 
@@ -264,7 +264,7 @@ class HubDriver:
     def _settle(self) -> None:
         """Wait until the state that was written last is durable; one that the disk did not keep is written again."""
         saving, self._saving = self._saving, None
-        if not self._keep(self.folder.settle) and self._unsaved is None:
+        if not self._keep(self.folder.checkpoints.settle) and self._unsaved is None:
             self._unsaved = saving
 
     def _note_absence(self, absence: Absence) -> None:
@@ -300,7 +300,7 @@ class HubDriver:
     def _leave(self) -> RunOutcome:
         """Asked to stop: the last checkpoint stays, and the same command continues from there."""
         self._save(wait=True)
-        at, durable = self.hub.round, self.folder.durable_round
+        at, durable = self.hub.round, self.folder.checkpoints.durable
         self._stopwatch.write()
         event("interrupted", round=self.hub.round)
         self._show()
@@ -341,18 +341,15 @@ class ClientDriver:
         """Act on the next event; how the run ended, if that was all."""
         news = self.endpoint.transport.receive(TICK_S)
         if isinstance(news, Received):
-            self._answer(news)
+            try:
+                answers = self.client.receive(self.endpoint.read(news))
+            except RejectedMessage as refusal:
+                self.endpoint.refuse(news.sender, refusal)
+            else:
+                for answer in answers:
+                    self.endpoint.send(answer)
+                self.client.prefetch_next_round()
         elif news is not None:
             self.endpoint.note_presence(news)
         self.endpoint.look()
         return self.client.outcome
-
-    def _answer(self, news: Received) -> None:
-        try:
-            answers = self.client.receive(self.endpoint.read(news))
-        except RejectedMessage as refusal:
-            self.endpoint.refuse(news.sender, refusal)
-            return
-        for answer in answers:
-            self.endpoint.send(answer)
-        self.client.prefetch_next_round()

@@ -141,7 +141,7 @@ class HubFolder:
             if is_new:
                 self.about = {"hub": self.hub, "settings": job.digest, "nonce": secrets.token_hex(16), "status": None}
                 self._write_about()
-                self._checkpoints = Checkpoints(path / "checkpoint", self.hub)
+                self.checkpoints = Checkpoints(path / "checkpoint", self.hub)
             else:
                 self._take_up(job, silo)
             self._manifest = Manifest(self.run)
@@ -171,7 +171,7 @@ class HubFolder:
         """Continue with what is there, or refuse it before anything is changed."""
         lines, run = self._history.lines(), self.about.get("run")
         records = readable(lines)
-        self._checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
+        self.checkpoints = Checkpoints(self.path / "checkpoint", self.hub, run)
         if self.about["status"] is not None:
             check_ended(self.path, self.about, lines)
             forget_run_keys(self.path)
@@ -182,12 +182,12 @@ class HubFolder:
             self._absences.lines(),
             self.nonce,
             job.clients(silo),
-            self._checkpoints.newest,
+            self.checkpoints.newest,
         )
         kept = kept_rounds(job.timing) if job.peers(silo) else math.inf
-        state, self.complaints = state_to_continue(self.path, self._checkpoints, records, kept)
+        state, self.complaints = state_to_continue(self.path, self.checkpoints, records, kept)
         self.restored = state
-        self._checkpoints.durable = 0 if state is None else state.round
+        self.checkpoints.durable = 0 if state is None else state.round
         # Lines past the state are written again, and what is torn is dropped.
         if state is not None:
             self._written = state.history
@@ -253,18 +253,12 @@ class HubFolder:
         return msgspec.structs.replace(state, history=self._written, absences=self._noted)
 
     def save(self, state: HubState) -> None:
-        """Make all lines of history and absences that led to a state durable, and begin to make the state so."""
+        """Make all lines of history and absences that led to a state durable, and begin to make the state so.
+
+        ``checkpoints.settle`` waits for that.
+        """
         self.write_lines()
-        self._checkpoints.save(state)
-
-    def settle(self) -> None:
-        """Wait until the state that was saved last is durable."""
-        self._checkpoints.settle()
-
-    @property
-    def durable_round(self) -> int:
-        """The round of the newest state that is durable; 0 before there is one."""
-        return self._checkpoints.durable
+        self.checkpoints.save(state)
 
     def describe(self, handshake: Handshake) -> None:
         """Say who there is, when all have met. The columns of other silos are theirs to know."""
