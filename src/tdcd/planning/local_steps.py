@@ -108,7 +108,9 @@ def recommend_local_steps(
         unfinished = any(pilot.taken < horizon and not pilot.failed for pilot in pilots)
     run_pilots(pilots, target=target, clock=clock, observe=observe)
     lowest = min(pilot.lowest for pilot in pilots) if facts.optimum is None else facts.optimum
-    forecasts = tuple(_forecast_of(planned, facts, pilot, target, lowest) for pilot in pilots)
+    forecasts = tuple(
+        pilot.forecast(target, bound_rounds(planned, facts, pilot.local_steps, target, lowest)) for pilot in pilots
+    )
     recommended, reason = recommend(forecasts)
     return Recommendation(
         forecasts=forecasts,
@@ -171,20 +173,6 @@ def _learned_target(pilots: Sequence[Pilot], initial: float) -> float:
             "set a smaller train.step_size"
         )
     return _part_of_the_way(initial, lowest)
-
-
-def _forecast_of(planned: Plan, facts: ProblemFacts, pilot: Pilot, target: float, lowest: float) -> Forecast:
-    return Forecast(
-        local_steps=pilot.local_steps,
-        safe_step_size=pilot.safe_step_size,
-        step_size=pilot.step_size,
-        rounds=pilot.reached(target),
-        simulated=pilot.curve[-1].round,
-        lowest=pilot.lowest,
-        diverged=tuple(pilot.diverged),
-        cost=pilot.cost,
-        bound_rounds=bound_rounds(planned, facts, pilot.local_steps, target, lowest),
-    )
 
 
 def _notes(planned: Plan, facts: ProblemFacts, forecasts: Sequence[Forecast], unfinished: bool) -> list[str]:

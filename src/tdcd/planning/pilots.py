@@ -10,7 +10,7 @@ import jax
 
 from tdcd.config.resolve import Plan
 from tdcd.core.codecs.fixed_point import BeyondRangeError
-from tdcd.planning.forecast import Cost
+from tdcd.planning.forecast import Cost, Forecast
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
 from tdcd.theory.progress import EstimateObserver, EstimateProgress
@@ -81,6 +81,20 @@ class Pilot:
     def reached(self, target: float) -> int | None:
         """The first evaluated round at which the loss is at most ``target``."""
         return next((point.round for point in self.curve if point.loss <= target), None)
+
+    def forecast(self, target: float, bound_rounds: int | None = None) -> Forecast:
+        """What the pilot says of a whole run up to ``target``, next to the rounds that Theorem 1 needs."""
+        return Forecast(
+            local_steps=self.local_steps,
+            safe_step_size=self.safe_step_size,
+            step_size=self.step_size,
+            rounds=self.reached(target),
+            simulated=self.curve[-1].round,
+            lowest=self.lowest,
+            diverged=tuple(self.diverged),
+            cost=self.cost,
+            bound_rounds=bound_rounds,
+        )
 
     @property
     def stride(self) -> int:

@@ -232,23 +232,8 @@ def _piloted(
     own = Pilot(chosen, best.cost, best.step_size, known, "as configured")
     run_pilots([own, *pilots], target=recommendation.target, clock=Clock(seconds), observe=observe)
     return [
-        (each.candidate, _forecast(pilot, recommendation.target))
-        for each, pilot in zip(candidates, pilots, strict=True)
+        (each.candidate, pilot.forecast(recommendation.target)) for each, pilot in zip(candidates, pilots, strict=True)
     ]
-
-
-def _forecast(pilot: Pilot, target: float) -> Forecast:
-    return Forecast(
-        local_steps=pilot.local_steps,
-        safe_step_size=pilot.safe_step_size,
-        step_size=pilot.step_size,
-        rounds=pilot.reached(target),
-        simulated=pilot.curve[-1].round,
-        lowest=pilot.lowest,
-        diverged=tuple(pilot.diverged),
-        cost=pilot.cost,
-        bound_rounds=None,
-    )
 
 
 def _fastest(ranked: Sequence[Ranked], own: Ranked) -> Ranked:
