@@ -103,12 +103,12 @@ class ColumnAttacks:
         mean, spread = columns.mean(axis=0), columns.std(axis=0)
         if isinstance(block, Linear):
             thetas = np.stack([np.asarray(seen.blocks[t]["weight"], np.float64) for t in moments])
-            found = rows_of_linear(seen.phi[:, moments], thetas, seen.noise[moments], mean, spread)
-            return self._finding(line, seen, silo, variance_explained(columns, found))
+            recovered = rows_of_linear(seen.phi[:, moments], thetas, seen.noise[moments], mean, spread)
+            return self._finding(line, seen, silo, variance_explained(columns, recovered))
         chosen = [moments[at] for at in np.unique(np.linspace(0, len(moments) - 1, MOST_MOMENTS).astype(int))]
         phi, blocks = seen.phi[:MOST_ROWS, chosen], [seen.blocks[t] for t in chosen]
-        found = rows_of_block(phi, blocks, block.phi, seen.noise[chosen], mean, spread, shape)
-        return self._finding(line, seen, silo, variance_explained(columns[:MOST_ROWS], found))
+        recovered = rows_of_block(phi, blocks, block.phi, seen.noise[chosen], mean, spread, shape)
+        return self._finding(line, seen, silo, variance_explained(columns[:MOST_ROWS], recovered))
 
     def few_known_rows(self, seen: Transcript, observer: int, silo: int) -> AuditFinding:
         """Another hub that knows about as many rows as a linear silo has columns."""
@@ -119,8 +119,8 @@ class ColumnAttacks:
         if len(rest) < FEWEST_LEFT:
             return self._too_few(line, seen, silo, len(known))
         mean, spread = columns.mean(axis=0), columns.std(axis=0)
-        found = rows_by_known_rows(seen.phi, known, columns[known], seen.noise, mean, spread)
-        explained = variance_explained(columns[rest], found[rest])
+        recovered = rows_by_known_rows(seen.phi, known, columns[known], seen.noise, mean, spread)
+        explained = variance_explained(columns[rest], recovered[rest])
         return self._finding(line, seen, silo, explained, self._guess(observer, silo, known, rest), len(known))
 
     def regression(
@@ -148,10 +148,10 @@ class ColumnAttacks:
         columns = self._columns(silo)[seen.rows]
         if is_rare:
             mean, spread = columns.mean(axis=0), columns.std(axis=0)
-            found = rows_by_known_rows(seen.phi, known, columns[known], seen.noise, mean, spread)
+            recovered = rows_by_known_rows(seen.phi, known, columns[known], seen.noise, mean, spread)
         else:
-            found = rows_by_regression(features_of(seen.phi, seen.noise, known), known, columns[known])
-        explained = variance_explained(columns[rest], found[rest])
+            recovered = rows_by_regression(features_of(seen.phi, seen.noise, known), known, columns[known])
+        explained = variance_explained(columns[rest], recovered[rest])
         guess = self._guess(observer, silo, seen.rows[known], seen.rows[rest])
         return self._finding(line, seen, silo, explained, guess, len(known))
 
@@ -166,17 +166,17 @@ class ColumnAttacks:
         between = self.recording.between
         true = between[silo][:, -1] - between[rival][:, -1]
         if len(seen.summed) == 1:
-            found = seen.phi[:, -1] - self.seen_by(observer, rival).phi[:, -1]
+            recovered = seen.phi[:, -1] - self.seen_by(observer, rival).phi[:, -1]
         else:
             sizes = [prod(each.feature_shape) for each in self.planned.federation.silos]
             share = (sizes[silo] - sizes[rival]) / sum(sizes[other] for other in seen.summed)
-            found = seen.phi[:, -1] * share
-        return self._of_phi("split", seen, silo, true, found)
+            recovered = seen.phi[:, -1] * share
+        return self._of_phi("split", seen, silo, true, recovered)
 
-    def _of_phi(self, line: str, seen: Transcript, silo: int, true: Floats, found: Floats) -> AuditFinding:
-        there = ~np.isnan(true + found).any(axis=1)
+    def _of_phi(self, line: str, seen: Transcript, silo: int, true: Floats, recovered: Floats) -> AuditFinding:
+        there = ~np.isnan(true + recovered).any(axis=1)
         finding = self._finding(line, seen, silo, np.empty(0))
-        return replace(finding, recovered=_mean(variance_explained(true[there], found[there])))
+        return replace(finding, recovered=_mean(variance_explained(true[there], recovered[there])))
 
     def _guess(self, observer: int, silo: int, known: NDArray[np.intp], rest: NDArray[np.intp]) -> float:
         """What the same known rows give without a transcript: a regression on the attacker's own columns and labels."""
@@ -186,8 +186,8 @@ class ColumnAttacks:
         if self.mode.knowledge.scored_at(observer) == observer:
             own = np.column_stack([own, self.recording.labels])
         columns = self._columns(silo)
-        found = rows_by_regression(own, known, columns[known])
-        return _mean(variance_explained(columns[rest], found[rest]))
+        predicted = rows_by_regression(own, known, columns[known])
+        return _mean(variance_explained(columns[rest], predicted[rest]))
 
     def _known(self, count: int, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The places of known rows among ``rows``, and of the others."""
@@ -264,8 +264,8 @@ def over_rounds(attacks: Sequence[ColumnAttacks]) -> list[RecoveryCurve]:
         chosen["another hub, known rows, masked"] = masked
     curves = []
     for label, attack in chosen.items():
-        found = [_recovered(label, replace(attack, recording=_until(attack.recording, count))) for count in rounds]
-        curves.append(RecoveryCurve(label, rounds, found))
+        shares = [_recovered(label, replace(attack, recording=_until(attack.recording, count))) for count in rounds]
+        curves.append(RecoveryCurve(label, rounds, shares))
     return curves
 
 
@@ -281,9 +281,9 @@ def over_known_rows(attacks: Sequence[ColumnAttacks]) -> list[RecoveryCurve]:
     for label, attack in (("phi of the silo", plain), ("masked: the sum of all others", masked)):
         if attack is None:
             continue
-        found = [attack.regression("known rows", attack.seen_by(1, 0), 1, 0, count) for count in counts]
-        curves.append(RecoveryCurve(label, counts, [one.recovered or 0.0 for one in found]))
-        guesses = [one.guess for one in found]
+        findings = [attack.regression("known rows", attack.seen_by(1, 0), 1, 0, count) for count in counts]
+        curves.append(RecoveryCurve(label, counts, [finding.recovered or 0.0 for finding in findings]))
+        guesses = [finding.guess for finding in findings]
     return [*curves, RecoveryCurve("guess without the transcript", counts, guesses)]
 
 

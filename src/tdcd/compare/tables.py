@@ -173,10 +173,12 @@ MARGINS = ("auc", "r²", "r2", "d²", "d2", "accuracy")
 
 def interactions(comparison: Comparison) -> list[str]:
     """Sentences on interactions between silos: what the test on TDCD's run says, and what heads gain or lose."""
-    found = RunFolder(comparison.tdcd.run.path).subsets().get("interactions", {})
-    tested = [str(found["words"])] if "words" in found else []
+    recorded = RunFolder(comparison.tdcd.run.path).subsets().get("interactions", {})
+    tested = [str(recorded["words"])] if "words" in recorded else []
     head = comparison.tdcd.run.config["model"].get("head", "sum")
-    others = [one for one in comparison.together if one.run.config["model"].get("head", "sum") != head]
+    others = [
+        contender for contender in comparison.together if contender.run.config["model"].get("head", "sum") != head
+    ]
     return tested + [_margin(comparison.tdcd, other) for other in others]
 
 

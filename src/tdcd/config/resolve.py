@@ -285,9 +285,9 @@ def _own_block(name: str, model: ModelSection) -> Block:
     """``package.module:name``: a block, a Flax or Equinox module, or a class or function that gives one."""
     where = f"model.block = {name!r}"
     try:
-        found: Any = find_function(name, [Path(model.folder or ""), Path()])
+        named: Any = find_function(name, [Path(model.folder or ""), Path()])
         # A class has the names of its instances' methods, too.
-        made = found() if isinstance(found, type) or (as_block(found) is None and callable(found)) else found
+        made = named() if isinstance(named, type) or (as_block(named) is None and callable(named)) else named
         block = as_block(made)
         hash(block)
     except (ImportError, AttributeError, ValueError) as error:

@@ -194,7 +194,9 @@ def _joining(run: RecordedRun) -> Iterator[Html]:
     if not alone:
         return
     try:
-        rows = [[f"{silo} alone", *(figure(found[name]) for name in run.metric_names)] for silo, found in alone.items()]
+        rows = [
+            [f"{silo} alone", *(figure(metrics[name]) for name in run.metric_names)] for silo, metrics in alone.items()
+        ]
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder.alone_file} is damaged: {error!r}") from None
     split = "test" if run.final.metrics.get("test") else "train"
@@ -298,7 +300,7 @@ def _alignment(federation: FederationFacts) -> Iterator[Html]:
         yield html.paragraph(
             "The silos' tables are not about the same samples. Training and evaluation kept to the ids that all silos "
             "have (data.align = true); the other rows were left out, which may change the share of a class."
-            if any(one.lost for one in federation.alignment.values())
+            if any(ids.lost for ids in federation.alignment.values())
             else "All silos have the same ids: data.align = true left no row out."
         )
         yield html.table(head, rows)
@@ -347,10 +349,10 @@ class Weights(NamedTuple):
 
 def weights(run: RecordedRun) -> Iterator[Html]:
     """One figure per silo whose block is linear and in the folder."""
-    found = [own for silo, kind in _blocks(run) if kind == "linear" and (own := _largest(run, silo)) is not None]
-    if not found:
+    largest = [own for silo, kind in _blocks(run) if kind == "linear" and (own := _largest(run, silo)) is not None]
+    if not largest:
         return
-    shown = found[:MOST_SILOS]
+    shown = largest[:MOST_SILOS]
     names = _outputs(run, shown[0].values.shape[1])
     if len(names) > MOST_OUTPUTS:
         return
@@ -358,7 +360,7 @@ def weights(run: RecordedRun) -> Iterator[Html]:
     every = np.concatenate([own.values.ravel() for own in shown])
     span = float(every.min()), float(every.max())
     drawn = [(_drawn(own, names, span), _caption(own)) for own in shown]
-    more = f" The first {len(shown)} silos are drawn." if len(found) > len(shown) else ""
+    more = f" The first {len(shown)} silos are drawn." if len(largest) > len(shown) else ""
     yield html.section("Weights per silo", html.paragraph(_in_words(run, shown[0]) + more), html.figures(drawn))
 
 
@@ -458,21 +460,23 @@ MOST_ROWS = 16
 def subsets(run: RecordedRun) -> Iterator[Html]:
     """What ``subsets.json`` says; nothing if it is not there."""
     folder = RunFolder(run.path)
-    found = folder.subsets()
-    if not found.get("subsets"):
+    recorded = folder.subsets()
+    if not recorded.get("subsets"):
         return
     try:
-        parts = [*_parts(run, found)]
+        parts = [*_parts(run, recorded)]
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder.subsets_file} is damaged: {error!r}") from None
     yield html.section("What each silo contributes", *parts)
 
 
-def _parts(run: RecordedRun, found: Mapping[str, Any]) -> Iterator[Html]:
-    names, split = [str(name) for name in found["silos"]], SPLITS[found.get("samples", "test")]
-    losses: dict[frozenset[str], float | None] = {frozenset(one["silos"]): one["loss"] for one in found["subsets"]}
+def _parts(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
+    names, split = [str(name) for name in recorded["silos"]], SPLITS[recorded.get("samples", "test")]
+    losses: dict[frozenset[str], float | None] = {
+        frozenset(subset["silos"]): subset["loss"] for subset in recorded["subsets"]
+    }
     together = losses.get(frozenset(names))
-    stand_in = "nothing takes its place" if found.get("silo_dropout") else "its mean takes its place"
+    stand_in = "nothing takes its place" if recorded.get("silo_dropout") else "its mean takes its place"
     yield html.paragraph(
         f"The model, after training, on {split} samples of which a silo's columns are missing: {stand_in}."
     )
@@ -486,19 +490,21 @@ def _parts(run: RecordedRun, found: Mapping[str, Any]) -> Iterator[Html]:
         span = min(gain for _, gain in gains), max(gain for _, gain in gains)
         drawing = signed_bars(gains, f"How much larger the loss is without a silo: {words}", span)
         yield html.figures([(drawing, f"How much larger the {split} loss is without a silo")])
-    if "interactions" in found:
-        yield html.paragraph(str(found["interactions"]["words"]))
-    table = _table(run, names, found["subsets"], split)
-    yield table if len(found["subsets"]) <= MOST_ROWS else html.folded("The figures of all subsets of silos", table)
+    if "interactions" in recorded:
+        yield html.paragraph(str(recorded["interactions"]["words"]))
+    table = _table(run, names, recorded["subsets"], split)
+    yield table if len(recorded["subsets"]) <= MOST_ROWS else html.folded("The figures of all subsets of silos", table)
 
 
-def _table(run: RecordedRun, names: Sequence[str], found: Sequence[Mapping[str, Any]], split: str) -> Html:
+def _table(run: RecordedRun, names: Sequence[str], subsets: Sequence[Mapping[str, Any]], split: str) -> Html:
     """All silos first, then with fewer and fewer of them."""
     rows = []
-    for one in sorted(found, key=lambda one: -len(one["silos"])):
-        missing = [name for name in names if name not in one["silos"]]
-        words = "all silos" if not missing else " and ".join(one["silos"]) or "no silo"
-        rows.append([words, figure(one["loss"]), *(figure(one["metrics"].get(name)) for name in run.metric_names)])
+    for subset in sorted(subsets, key=lambda subset: -len(subset["silos"])):
+        missing = [name for name in names if name not in subset["silos"]]
+        words = "all silos" if not missing else " and ".join(subset["silos"]) or "no silo"
+        rows.append(
+            [words, figure(subset["loss"]), *(figure(subset["metrics"].get(name)) for name in run.metric_names)]
+        )
     heads = [f"{split} {name}" for name in ("loss", *map(metric_title, run.metric_names))]
     return html.table(["silos that are there", *heads], rows, numbers=True)
 
@@ -589,13 +595,13 @@ def alignment_table(silos: Mapping[str, SiloIds]) -> TextTable:
     rows = [
         [
             name,
-            f"{one.ids:,}",
-            f"{one.common:,}",
-            f"{one.lost:,} ({one.lost / max(1, one.ids):.1%})",
-            _labels_in_words(one.labels_before),
-            _labels_in_words(one.labels_after),
+            f"{ids.ids:,}",
+            f"{ids.common:,}",
+            f"{ids.lost:,} ({ids.lost / max(1, ids.ids):.1%})",
+            _labels_in_words(ids.labels_before),
+            _labels_in_words(ids.labels_after),
         ]
-        for name, one in silos.items()
+        for name, ids in silos.items()
     ]
     return TextTable(["silo", "ids", "common ids", "rows lost", "labels before", "labels after"], rows)
 

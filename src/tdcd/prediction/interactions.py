@@ -64,8 +64,8 @@ def interactions_of(phis: Phis, held_out: HeldOut, objective: Objective, *, only
         only_sums: hubs know no other silo's phi, but sums of several.
     """
     reason = _why_untested(phis, objective, only_sums=only_sums)
-    found = {"reason": reason} if reason else describe_interactions(phis.measured, held_out, objective)
-    return {**found, "words": in_words(found)}
+    facts = {"reason": reason} if reason else describe_interactions(phis.measured, held_out, objective)
+    return {**facts, "words": in_words(facts)}
 
 
 def _why_untested(phis: Phis, objective: Objective, *, only_sums: bool) -> str:
@@ -111,9 +111,9 @@ def describe_interactions(phi: GroupPhi, held_out: HeldOut, objective: Objective
     shapes = {name: [_polynomials(parts[name][:, out]) for out in outputs] for name in names}
     main = [np.concatenate([np.ones((count, 1)), *(shapes[name][out] for name in names)], axis=1) for out in outputs]
 
-    def judged(found: Any) -> dict[str, float | None]:
-        losses = float(np.mean(each * objective.losses(found, labels)))
-        own = metrics(objective.loss, found, labels, label_scale, objective.label_epsilon)
+    def judged(scores: Any) -> dict[str, float | None]:
+        losses = float(np.mean(each * objective.losses(scores, labels)))
+        own = metrics(objective.loss, scores, labels, label_scale, objective.label_epsilon)
         return {"loss": losses, **own}
 
     before = judged(scores)
@@ -135,14 +135,14 @@ def describe_interactions(phi: GroupPhi, held_out: HeldOut, objective: Objective
     return {"p": min(1.0, len(pairs) * min(pair["p"] for pair in pairs)), "samples": count, "pairs": pairs}
 
 
-def in_words(found: Mapping[str, Any]) -> str:
+def in_words(facts: Mapping[str, Any]) -> str:
     """One sentence, or one per pair of silos, on what :func:`describe_interactions` found."""
-    if "reason" in found:
-        return f"Interactions between silos were not tested: {found['reason']}."
-    pairs = sorted(found["pairs"], key=lambda pair: float(pair["p"]))
+    if "reason" in facts:
+        return f"Interactions between silos were not tested: {facts['reason']}."
+    pairs = sorted(facts["pairs"], key=lambda pair: float(pair["p"]))
     clear = [pair for pair in pairs if len(pairs) * pair["p"] < LEVEL]
     if not clear:
-        return f"No interaction between silos was found that a head could use (p = {found['p']:.2g})."
+        return f"No interaction between silos was found that a head could use (p = {facts['p']:.2g})."
     return " ".join(_sentence(pair, min(1.0, len(pairs) * pair["p"])) for pair in clear)
 
 

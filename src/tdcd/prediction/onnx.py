@@ -31,7 +31,7 @@ from tdcd.prediction.model import Model, SiloModel
 from tdcd.prediction.scores import check_without
 from tdcd.records.files import SHARED, digest_of, write_durably
 from tdcd.tables.cells import LARGEST
-from tdcd.tables.encodings import Binned, OneHot, Piecewise, Scaled
+from tdcd.tables.encodings import Binned, OneHot, Piecewise, Standardized
 from tdcd.tables.rows import Columns
 
 OPSET, ML_OPSET, IR_VERSION = 17, 3, 8
@@ -159,7 +159,7 @@ def _scaled(graph: Graph, columns: Sequence[RawColumn], reading: Columns, dtype:
 
 
 def _standardised(graph: Graph, values: str, columns: Sequence[RawColumn], dtype: Any) -> str:
-    encodings: list[Scaled] = [column.encoding for column in columns]
+    encodings: list[Standardized] = [column.encoding for column in columns]
     widths = [1 + encoding.indicator for encoding in encodings]
     values, blank = _per_feature(graph, values, widths)
 
@@ -232,7 +232,7 @@ def _one_hot(graph: Graph, columns: Sequence[RawColumn], reading: Columns, dtype
 
 
 ENCODINGS: Mapping[type, Callable[[Graph, Sequence[RawColumn], Columns, Any], Features]] = {
-    Scaled: _scaled,
+    Standardized: _scaled,
     Binned: _binned,
     Piecewise: _piecewise,
     OneHot: _one_hot,
@@ -465,7 +465,7 @@ def _phi(graph: Graph, silo: str, part: SiloModel, num_outputs: int) -> str:
         written = [Features(_standardised(graph, values, columns, dtype), refused)]
     else:
         written = [ENCODINGS[kind](graph, group, part.columns, dtype) for kind, group in groups.items()]
-    features = _in_order(graph, encodings, groups, [one.values for one in written])
+    features = _in_order(graph, encodings, groups, [column.values for column in written])
     if part.num_ones:
         features = graph.add("Pad", features, np.array([0, 0, 0, part.num_ones]), np.ones((), dtype))
     try:
@@ -477,7 +477,7 @@ def _phi(graph: Graph, silo: str, part: SiloModel, num_outputs: int) -> str:
         if type(head) not in EXTENDED:
             raise ValueError(_refusal(f"a head of kind '{type(head).__name__}'", HEADS))
         phi = EXTENDED[type(head)](graph, head, phi, num_outputs, dtype)
-    refused = graph.add("Concat", *(one.refused for one in written), axis=1)
+    refused = graph.add("Concat", *(column.refused for column in written), axis=1)
     any_refused = graph.add("ReduceMax", graph.cast(refused, np.float32), axes=[1], keepdims=1)
     return graph.add("Where", graph.cast(any_refused, np.bool_), np.array(np.nan, dtype), phi)
 

@@ -46,11 +46,11 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
     hub_blocks = [jax.tree.map(np.asarray, block) for block in hub_blocks]
     names = [silo.name for silo in federation.silos]
     three = zip(trained.blocks, hub_blocks, federation.silos, strict=True)
-    phis = [_phi_of(*one, trained.hosts) for one in three]
+    phis = [_phi_of(*silo, trained.hosts) for silo in three]
     if folder is None:
         return
-    train: dict[tuple[str, ...], NDArray[Any]] = {(name,): both[0] for name, both in zip(names, phis, strict=True)}
-    measured: dict[tuple[str, ...], NDArray[Any]] = {(name,): both[1] for name, both in zip(names, phis, strict=True)}
+    train: dict[tuple[str, ...], NDArray[Any]] = {(name,): phi[0] for name, phi in zip(names, phis, strict=True)}
+    measured: dict[tuple[str, ...], NDArray[Any]] = {(name,): phi[1] for name, phi in zip(names, phis, strict=True)}
     labels = federation.test_labels
     known = Phis(names, train, measured, "train" if labels is None else "test")
     dropped = _dropped(trained, hub_blocks)
@@ -66,10 +66,10 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
         mean = float(weighted_mean(losses, weights)) + penalty
         return mean, metrics(objective.loss, objective.scores(scores), truth, scale, objective.label_epsilon)
 
-    found = describe_subsets(known, dropout.rate, dropped, measure, objective.combine)
+    described = describe_subsets(known, dropout.rate, dropped, measure, objective.combine)
     only_sums = trained.variant.summed_phi is not None
     tested = interactions_of(known, HeldOut(truth, weights, scale), objective, only_sums=only_sums)
-    folder.write_subsets({**found, "interactions": tested})
+    folder.write_subsets({**described, "interactions": tested})
 
 
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
@@ -81,8 +81,13 @@ def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | No
     if not rate:
         three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
         stand_in = trained.objective.combine.stand_in
-        return StandIns({one[2].name: stand_in(_phi_of(*one, trained.hosts)[0]).tolist() for one in three})
-    values = {silo: [float(one) for one in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
+        return StandIns(
+            {
+                trained_silo[2].name: stand_in(_phi_of(*trained_silo, trained.hosts)[0]).tolist()
+                for trained_silo in three
+            }
+        )
+    values = {silo: [float(value) for value in alone] for silo, alone in _dropped(trained, hub_blocks).items()}
     return StandIns(values, rate)
 
 
@@ -108,8 +113,8 @@ def _phi_of(model: Block, block: Tree, silo: Any, hosts: Hosts | None) -> tuple[
     # One size of chunks for both, so that one program does.
     size = min(ROWS_AT_ONCE, max(map(len, tables)))
     chunks = [[table[start : start + size] for start in range(0, len(table), size)] for table in tables]
-    found = [np.concatenate([_chunk(model, block, rows, size) for rows in each]) for each in chunks]
-    return found[0], found[-1]
+    phis = [np.concatenate([_chunk(model, block, rows, size) for rows in each]) for each in chunks]
+    return phis[0], phis[-1]
 
 
 def _chunk(model: Block, block: Tree, rows: NDArray[Any], size: int) -> NDArray[Any]:
