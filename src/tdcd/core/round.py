@@ -198,7 +198,7 @@ class Round:
         >>> round_of(Variant(), 2, Widths(1, 1)).answers()
         {'evaluated': 'scores', 'block': 'phi', 'received': 'block'}
         """
-        found: dict[FlowName, FlowName] = {}
+        answers: dict[FlowName, FlowName] = {}
         places = [place for place, flow in enumerate(self.training) if flow.name == "received"]
         before = places[0] if places else 0
         for flows in (self.evaluation, self.training[:before], self.certificate, self.training[before:]):
@@ -207,8 +207,8 @@ class Round:
                 if flow.within is None and flow.link == "hub_to_client":
                     down = flow.name
                 elif flow.within is None and flow.link == "client_to_hub" and down is not None:
-                    found.setdefault(down, flow.name)
-        return found
+                    answers.setdefault(down, flow.name)
+        return answers
 
     @property
     def centre(self) -> int | None:

@@ -90,8 +90,8 @@ class Variant:
 
     def window(self, state: UpdateState) -> Window | None:
         """What a hub remembers of its last rounds; None if it remembers none."""
-        found: Window | None = self.hub_update.window(state) if self.remembers_rounds else None  # type: ignore[attr-defined]
-        return found
+        window: Window | None = self.hub_update.window(state) if self.remembers_rounds else None  # type: ignore[attr-defined]
+        return window
 
     @property
     def carried(self) -> CarriedUpdate | None:

@@ -65,16 +65,16 @@ class Record:
         """Whether the loss stopped being a finite number, and the run ended with that: it was not taken back."""
         return not math.isfinite(self.train_loss) and not self.taken_back
 
-    def certified(self, found: Certificate, before: Sequence[float]) -> Self:
+    def certified(self, certificate: Certificate, before: Sequence[float]) -> Self:
         """The line with its gap or, where nothing can be proven, with the norm of the gradient.
 
         Args:
             before: the bounds that earlier certificates proved.
         """
-        if math.isnan(found.loss):
+        if math.isnan(certificate.loss):
             return self
-        gap = gap_of(self.train_loss, found, before)
-        norm = found.gradient_norm if gap is None and math.isfinite(found.gradient_norm) else None
+        gap = gap_of(self.train_loss, certificate, before)
+        norm = certificate.gradient_norm if gap is None and math.isfinite(certificate.gradient_norm) else None
         return replace(self, gap=gap, gradient_norm=norm)
 
     def to_json(self) -> str:

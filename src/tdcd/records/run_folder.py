@@ -282,10 +282,10 @@ class RunFolder:
         """What each silo reaches alone; nothing if that was not asked for."""
         if not self.alone_file.exists():
             return {}
-        found = read_json(self.alone_file)
-        if not isinstance(found, dict) or not all(isinstance(figures, dict) for figures in found.values()):
+        by_silo = read_json(self.alone_file)
+        if not isinstance(by_silo, dict) or not all(isinstance(figures, dict) for figures in by_silo.values()):
             raise ValueError(f"{self.alone_file} is damaged: it does not give each silo's figures")
-        return found
+        return by_silo
 
     def write_subsets(self, subsets: Mapping[str, Any]) -> None:
         """Say what the model reaches with every subset of silos.
@@ -303,10 +303,10 @@ class RunFolder:
         """What :meth:`write_subsets` wrote; nothing if the run has not ended, or is of an earlier version."""
         if not self.subsets_file.exists():
             return {}
-        found = read_json(self.subsets_file)
-        if not isinstance(found, dict) or not isinstance(found.get("subsets"), list):
+        recorded = read_json(self.subsets_file)
+        if not isinstance(recorded, dict) or not isinstance(recorded.get("subsets"), list):
             raise ValueError(f"{self.subsets_file} is damaged: it does not give the figures of subsets of silos")
-        return found
+        return recorded
 
     def write_report(self, page: str) -> Path:
         """Replace the report; its path."""

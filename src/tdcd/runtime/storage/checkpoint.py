@@ -48,15 +48,15 @@ class Checkpoints:
         """The sound states, the newest first."""
         self.complaints: list[str] = []
         """What is wrong with the files that are not sound."""
-        found, torn = {}, []
+        states, torn = {}, []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             try:
-                found[path] = _read(path, hub, run)
+                states[path] = _read(path, hub, run)
             except (RejectedMessage, ValueError, OSError) as error:
                 self.complaints.append(f"{path} is not used: {error}")
                 torn.append(path)
-        self.states = dict(sorted(found.items(), key=lambda item: -item[1].round))
-        known = {*found, *torn}
+        self.states = dict(sorted(states.items(), key=lambda item: -item[1].round))
+        known = {*states, *torn}
         room = [path for path in (folder / f"{index}{SUFFIX}" for index in range(KEPT)) if path not in known]
         # What is not sound is written over first: a crash leaves one such file at most, however many crashes there are.
         self._files = [*torn, *room[: max(0, KEPT - len(known))], *reversed(self.states)]
@@ -81,7 +81,7 @@ class Checkpoints:
             block=named(state.block),
             memory=named(state.memory),
             outbox=state.outbox,
-            digests={stage: dict(found) for stage, found in state.digests.items()},
+            digests={stage: dict(digests) for stage, digests in state.digests.items()},
             unrecorded=state.unrecorded,
             best=state.best,
             courses=state.courses,
@@ -173,31 +173,31 @@ def _sync(file: int, new_in: Path | None) -> None:
 
 
 def _read(path: Path, hub: str, run: str | None) -> HubState:
-    found = decode(path.read_bytes(), sender=hub, receiver=hub, form=IN_FILES)
-    if not isinstance(found, Checkpoint):
-        raise RejectedMessage(f"it is a '{found.kind}' of round {found.round}")
-    if run is not None and found.run != run:
-        raise RejectedMessage(f"it belongs to run {found.run}, and this is run {run}")
+    checkpoint = decode(path.read_bytes(), sender=hub, receiver=hub, form=IN_FILES)
+    if not isinstance(checkpoint, Checkpoint):
+        raise RejectedMessage(f"it is a '{checkpoint.kind}' of round {checkpoint.round}")
+    if run is not None and checkpoint.run != run:
+        raise RejectedMessage(f"it belongs to run {checkpoint.run}, and this is run {run}")
     return HubState(
-        found.run,
-        found.round,
-        arrays_of(found.block),
-        tuple(_as_part(one) for one in found.outbox if not isinstance(one, Hello | Opening)),
-        found.digests,
-        found.recorded,
-        found.rows,
-        Mark.read([*found.history]),
-        Mark.read([*found.absences]),
-        arrays_of(found.memory),
-        found.unrecorded,
-        found.best,
-        found.courses,
-        arrays_of(found.candidates),
-        found.hubs,
-        found.control,
-        arrays_of(found.uncertified),
-        found.certified,
-        found.proven,
+        checkpoint.run,
+        checkpoint.round,
+        arrays_of(checkpoint.block),
+        tuple(_as_part(message) for message in checkpoint.outbox if not isinstance(message, Hello | Opening)),
+        checkpoint.digests,
+        checkpoint.recorded,
+        checkpoint.rows,
+        Mark.read([*checkpoint.history]),
+        Mark.read([*checkpoint.absences]),
+        arrays_of(checkpoint.memory),
+        checkpoint.unrecorded,
+        checkpoint.best,
+        checkpoint.courses,
+        arrays_of(checkpoint.candidates),
+        checkpoint.hubs,
+        checkpoint.control,
+        arrays_of(checkpoint.uncertified),
+        checkpoint.certified,
+        checkpoint.proven,
     )
 
 
@@ -220,30 +220,30 @@ def save_shutdown(path: Path, shutdown: Shutdown) -> None:
 
 def read_shutdown(path: Path, hub: str, run: str | None) -> Shutdown:
     """What :func:`save_shutdown` wrote, if it belongs to ``run``."""
-    found = decode(path.read_bytes(), sender=hub, receiver=hub, form=IN_FILES)
-    if not isinstance(found, Ended) or (run is not None and found.run != run):
-        raise RejectedMessage(f"it is a '{found.kind}' of run {found.run}, and this is run {run}")
-    end = (found.status, found.reason, found.in_block)
-    outbox = tuple(one if isinstance(one, Hello | Opening) else _as_part(one) for one in found.outbox)
-    return Shutdown(hub, found.run, found.round, *end, found.peers, outbox, set(found.unaware))
+    ended = decode(path.read_bytes(), sender=hub, receiver=hub, form=IN_FILES)
+    if not isinstance(ended, Ended) or (run is not None and ended.run != run):
+        raise RejectedMessage(f"it is a '{ended.kind}' of run {ended.run}, and this is run {run}")
+    end = (ended.status, ended.reason, ended.in_block)
+    outbox = tuple(message if isinstance(message, Hello | Opening) else _as_part(message) for message in ended.outbox)
+    return Shutdown(hub, ended.run, ended.round, *end, ended.peers, outbox, set(ended.unaware))
 
 
-def _as_part(found: Part | FormerPart) -> Part:
+def _as_part(former: Part | FormerPart) -> Part:
     """What a hub sent, as it is sent now."""
-    if isinstance(found, Part):
-        return found
-    part = Part(found.sender, found.receiver, found.round, found.run, flow="phi", digests=found.received)
-    if isinstance(found, FiguresPart):
-        facts = FiguresFacts(figures=found.figures, absent=found.absent, unscored=found.unscored)
+    if isinstance(former, Part):
+        return former
+    part = Part(former.sender, former.receiver, former.round, former.run, flow="phi", digests=former.received)
+    if isinstance(former, FiguresPart):
+        facts = FiguresFacts(figures=former.figures, absent=former.absent, unscored=former.unscored)
         return part.replace(flow="figures", facts=facts)
-    if isinstance(found, ModelPart):
-        return part.replace(flow="model", arrays=found.block, facts=ModelFacts(preparation=found.preparation))
-    arrays = {} if not isinstance(found, PhiPart) else dict(found.arrays)
+    if isinstance(former, ModelPart):
+        return part.replace(flow="model", arrays=former.block, facts=ModelFacts(preparation=former.preparation))
+    arrays = {} if not isinstance(former, PhiPart) else dict(former.arrays)
     names = ("slope", "weights", "train", "test", "train_absent", "test_absent", "intercept")
-    arrays |= {name: getattr(found, name) for name in names if getattr(found, name, None) is not None}
-    if isinstance(found, ScoresPart):
-        scored = ScoresFacts(penalty=found.penalty, absent=found.absent, unscored=found.unscored)
+    arrays |= {name: getattr(former, name) for name in names if getattr(former, name, None) is not None}
+    if isinstance(former, ScoresPart):
+        scored = ScoresFacts(penalty=former.penalty, absent=former.absent, unscored=former.unscored)
         return part.replace(flow="scores", arrays=arrays, facts=scored)
-    if found.absent is not None:
-        arrays["absent"] = found.absent
-    return part.replace(flow="slope" if isinstance(found, SlopePart) else "phi", arrays=arrays)
+    if former.absent is not None:
+        arrays["absent"] = former.absent
+    return part.replace(flow="slope" if isinstance(former, SlopePart) else "phi", arrays=arrays)
