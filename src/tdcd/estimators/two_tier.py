@@ -92,7 +92,7 @@ labels : str or None, default=None
     The only silo whose clients have labels; None if the clients of all silos have them.
 block : {"linear", "mlp", "ensemble"} or list, default="linear"
     The model of each silo: one for all, or one each. An ensemble of networks that share their weights is the strongest;
-    with ``encoding="piecewise"`` it is about as good as boosted trees.
+    its columns are piecewise by default.
 hidden : list of int or "auto", default="auto"
     Widths of the hidden layers of an mlp or an ensemble: one of 32, and for an ensemble two of 128.
 members : int, default=8
