@@ -191,9 +191,11 @@ def test_large_steps_stay_stable_where_a_frozen_slope_does_not():
         blocks = simulation.advance(simulation.state_of(problem.start), 0, rounds).blocks
         return simulation.losses(blocks, simulation.scores(blocks), problem.federation.labels)[0]
 
-    ours, frozen = ([loss_after(rounds, knowledge) for rounds in (0, 5)] for knowledge in (LabelsAt(AT), Frozen(AT)))
-    assert ours[1] < ours[0]
+    ours, frozen = ([loss_after(rounds, knowledge) for rounds in (0, 1, 5)] for knowledge in (LabelsAt(AT), Frozen(AT)))
+    assert max(ours[1:]) < ours[0]
     assert frozen[1] > 2 * frozen[0]
+    # A frozen slope has no least loss: with weights that multiply each other, the ensemble's grow beyond all numbers.
+    assert not np.isfinite(frozen[2])
 
 
 def test_the_other_silos_never_use_a_label():

@@ -98,7 +98,9 @@ def test_labels_at_one_silo_are_refused_for_a_loss_that_does_not_say_how_it_goes
         "        return (scores[..., 0] - labels) ** 4\n"
     )
     model = {"loss": "quartic_loss:Quartic", "folder": str(tmp_path)}
-    with pytest.raises(ConfigError, match=r"federation.labels = 'clinic': the \S+Quartic loss has no `change` to say"):
+    with pytest.raises(
+        ConfigError, match=r"federation.labels = 'clinic': the \S+Quartic loss has no `change` to follow"
+    ):
         Job(with_keys(RIDGE, model=model, federation={"labels": "clinic"}))
 
 

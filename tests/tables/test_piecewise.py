@@ -155,18 +155,18 @@ def test_a_federation_finds_scikit_learns_model_of_the_same_features_and_exports
 
 
 def test_what_encoding_asks_for():
-    kinds = {
-        (): ("standard", None),
-        (("bins", 9),): ("bins", 9),
-        (("encoding", "bins"),): ("bins", 48),
-        (("encoding", "piecewise"),): ("piecewise", 48),
-        (("encoding", "piecewise"), ("bins", 9)): ("piecewise", 9),
-        (("block", "ensemble"),): ("piecewise", 48),
-        (("block", ["linear", "ensemble"]), ("bins", 9)): ("piecewise", 9),
-        (("block", "ensemble"), ("encoding", "standard")): ("standard", None),
-    }
-    for given_keys, expected in kinds.items():
-        section = ModelSection(**dict(given_keys))
+    cases = [
+        ({}, ("standard", None)),
+        ({"bins": 9}, ("bins", 9)),
+        ({"encoding": "bins"}, ("bins", 48)),
+        ({"encoding": "piecewise"}, ("piecewise", 48)),
+        ({"encoding": "piecewise", "bins": 9}, ("piecewise", 9)),
+        ({"block": "ensemble"}, ("piecewise", 48)),
+        ({"block": ["linear", "ensemble"], "bins": 9}, ("piecewise", 9)),
+        ({"block": "ensemble", "encoding": "standard"}, ("standard", None)),
+    ]
+    for keys, expected in cases:
+        section = ModelSection(**keys)
         assert (section.chosen_encoding, section.num_bins) == expected
 
 

@@ -183,7 +183,7 @@ def test_an_interrupted_fit_keeps_what_was_trained_and_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("linar", "logistic"), "blocks must be linear, mlp, cnn, .*or blocks themselves .*, not 'linar'"),
+        (("linar", "logistic"), "blocks must be linear, mlp, ensemble, cnn, .*or blocks themselves .*, not 'linar'"),
         ((["linear", "torch"], "logistic"), "blocks must be .*, not 'torch'"),
         (("linear", "logit"), "loss must be one of squared, logistic, softmax, poisson, huber, .*, not 'logit'"),
         (("linear", "nowhere:Loss"), "model.loss = 'nowhere:Loss': there is no nowhere.py in"),

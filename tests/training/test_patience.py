@@ -83,9 +83,13 @@ def test_a_run_ends_early_and_keeps_its_best_model(ended, tmp_path):
         file = f"{silo}.safetensors"
         for other in (ended.blocks[silo], models(ended.folder)[file], models(short.folder)[file]):
             np.testing.assert_array_equal(block["weight"], other["weight"])
-    # Only the last line of so short a run has a certificate.
-    without = [replace(record, gap=None).without_seconds() for record in short.history]
-    assert lines(ended.folder)[:6] == without
+    # The last line of a run has a certificate, and what that took; so early, no other line has one.
+    assert [record.gap is None for record in short.history] == [True] * 5 + [False]
+    nothing = {"gap": None, "evaluation_bytes": None, "evaluation_messages": None}
+    whole = [record.without_seconds() for record in short.history]
+    assert lines(ended.folder)[:5] == whole[:5]
+    same = [replace(records[5], **nothing).without_seconds() for records in (ended.history, short.history)]
+    assert same[0] == same[1]
     page = write_report(ended.folder).read_text()
     assert f"{ENDED[:1].upper()}{ENDED[1:]}." in page
     assert "The global model after round 10." in page

@@ -153,6 +153,7 @@ EFFECTS = {
     "model.loss": ("softmax", lambda one: one.terms.loss, {}),
     "model.huber_delta": (2.0, lambda one: one.terms.loss, {"model": {"loss": "huber"}}),
     "model.folder": (None, lambda one: one.terms.loss, {}),
+    "model.encoding": ("piecewise", lambda one: one.silos[0].columns, {}),
     "model.bins": (4, lambda one: one.silos[0].columns, {}),
     "evaluate.holdout": (0.5, lambda one: one.num_samples, {}),
     "evaluate.stratify": (True, lambda one: one.test_labels.tolist(), {}),
