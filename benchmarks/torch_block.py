@@ -2,8 +2,8 @@
 
 Both sides take the same local steps for all clients of all silos at once: the gradient of the softmax loss of each
 client's own rows, with what the other silos add frozen, and a step of SGD. PyTorch does it by ``torch.func``:
-``functional_call`` under ``grad`` under ``vmap`` over the clients, as it is, compiled, and on a GPU as a CUDA graph;
-the fastest counts. On a CPU everything is smaller.
+``functional_call`` under ``grad`` under ``vmap`` over the clients, as it is and compiled; the
+fastest counts. On a CPU everything is smaller.
 
 Needs JAX and PyTorch only, on a GPU both for the GPU.
 """
@@ -118,21 +118,8 @@ def batched(
                 for name, slope in slopes.items():
                     blocks[name].sub_(STEP_SIZE * slope)
 
-    replay: Callable[[], None] = steps
-    if way == "CUDA graph":
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                steps()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            steps()
-        replay = graph.replay
-
     def run() -> None:
-        replay()
+        steps()
         if gpu:
             torch.cuda.synchronize()
 
@@ -202,7 +189,7 @@ def measure(clients: int, rows: int, steps: int, width: int, depth: int, *, gpu:
     apart = same_steps(module, make, data, gpu=gpu)
     run, last = ours(make, *data)
     ways: dict[str, Callable[[], None]] = {}
-    for way in ("as it is", "compiled", *["CUDA graph"] * gpu):
+    for way in ("as it is", "compiled"):
         try:
             candidate, _ = batched(module, last(), *data, way=way, gpu=gpu)
             candidate()
