@@ -198,10 +198,18 @@ def trained(problem, objective, rounds=150, variant=None, **changes):
 def test_labels_at_one_silo_change_nothing():
     problem = drawn("logistic", 8)
     everywhere, at_one = (
-        trained(problem, problem.objective, rounds=20, variant=variant)
+        trained(problem, problem.objective, rounds=20, variant=variant, minibatches="full")
         for variant in (Variant(), Variant(knowledge=LabelsAt(1)))
     )
+    assert everywhere.history[-1].gap is not None
     assert at_one.history[-1].gap == pytest.approx(everywhere.history[-1].gap, rel=1e-9)
+
+
+def test_labels_at_one_silo_and_minibatches_give_none():
+    """Its slopes would be of samples that no minibatch had."""
+    problem = drawn("logistic", 8)
+    result = trained(problem, problem.objective, rounds=20, variant=Variant(knowledge=LabelsAt(1)))
+    assert {(record.gap, record.gradient_norm) for record in result.history} == {(None, None)}
 
 
 def test_without_l2_there_is_the_norm_of_the_gradient():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.in_process import InProcess
-from support.parts import between_hubs, link_of
+from support.parts import EVALUATION, between_hubs, link_of
 from support.simulated import RIDGE, with_keys
 from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
@@ -58,7 +58,7 @@ def test_the_ledger_counts_what_was_sent(office):
 
 
 def test_the_ledger_counts_evaluations_apart(office):
-    counted = {"evaluated", "scores"}
+    counted = EVALUATION
     for history in office.history.values():
         for record in history:
             sent, messages = Counter(), Counter()
@@ -78,9 +78,14 @@ def test_kinds_of_message_and_who_may_say_them(office):
         "client_to_hub": {"enrol", "summary", "ready", "phi", "block", "scores", "bye"},
         "hub_to_hub": {"hello", "opening", "phi", "scores", "model", "want", "gone", "stop", "bye"},
     }
+    proofs = {
+        "hub_to_client": {"witness", "residual"},
+        "client_to_hub": {"witness_scores", "gradient"},
+        "hub_to_hub": {"witness_scores", "norm"},
+    }
     pairs = set()
     for message in office.sent:
-        assert message.kind in kinds[link_of(message)]
+        assert message.kind in kinds[link_of(message)] | proofs[link_of(message)]
         pairs.add((message.sender, message.receiver))
     job = next(iter(office.hubs.values())).job
     ways = {(one, other) for one in job.hubs for other in job.hubs if one != other}

@@ -2,6 +2,11 @@
 
 from tdcd.runtime.messages.messages import Part
 
+CERTIFICATE = {"gram", "mixture", "witness", "witness_scores", "residual", "gradient", "norm", "gap"}
+"""The flows of certificates."""
+EVALUATION = {"evaluated", "scores", "figures"} | CERTIFICATE
+"""The flows that the ledger counts as evaluation."""
+
 
 def _is(message, flows, sender, receiver):
     ends = message.sender.startswith(sender), message.receiver.startswith(receiver)

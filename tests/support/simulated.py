@@ -3,6 +3,7 @@
 import pytest
 
 from support.in_process import largest_difference
+from support.parts import EVALUATION
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.messages.messages import Part
@@ -44,6 +45,6 @@ def assert_same_history(office, result):
             assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-10)
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
-    scored = [one for one in office.sent if isinstance(one, Part) and one.flow in ("evaluated", "scores", "figures")]
-    assert ours.evaluation_bytes.total == sum(one.payload_bytes for one in scored)
+    scored = [message for message in office.sent if isinstance(message, Part) and message.flow in EVALUATION]
+    assert ours.evaluation_bytes.total == sum(message.payload_bytes for message in scored)
     assert ours.evaluation_messages.total == len(scored)

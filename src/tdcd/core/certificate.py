@@ -28,7 +28,7 @@ from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.family.scaled import Window
 from tdcd.core.lazy import jax
 from tdcd.core.objective import Objective
-from tdcd.core.round import WITNESSES, CertificateKind
+from tdcd.core.round import WITNESSES, CertificateKind, Everyone
 from tdcd.core.settings import Settings
 from tdcd.core.trees import leaves_of, map_tree
 from tdcd.core.variant import Variant
@@ -70,17 +70,24 @@ def is_due(round_index: int, every: int, least: int, last: int) -> bool:
     return round_index == last or (round_index > 0 and round_index // least > max(0, round_index - every) // least)
 
 
-def kind_of(variant: Variant, objective: Objective, are_linear: bool, num_scores: int) -> CertificateKind:
+def kind_of(
+    variant: Variant, settings: Settings, is_additive: bool, are_linear: bool, num_scores: int
+) -> CertificateKind:
     """What is worked out of a model: its gap by a witness, or by itself; the norm of its gradient only; or nothing.
 
+    A silo that alone has labels sends slopes of all training samples. Where it does not do so in every round anyway,
+    there is no certificate: minibatches may leave out samples, whose slopes are then sent to no party.
+
     Args:
+        is_additive: whether sums of phi are the scores.
         num_scores: of all training samples.
     """
-    if variant.is_private or num_scores > MOST_SCORES:
+    sends_all = settings.minibatches == "full" or settings.limits_batch
+    if variant.is_private or num_scores > MOST_SCORES or not (variant.knowledge.route == Everyone() or sends_all):
         return ""
-    if not are_linear or not objective.combine.is_additive:
+    if not are_linear or not is_additive:
         return "gradient"
-    return "witness" if variant.remembers_rounds and objective.kind.is_convex else "model"
+    return "witness" if variant.remembers_rounds else "model"
 
 
 def no_certificate(objective: Objective, are_linear: bool) -> str:

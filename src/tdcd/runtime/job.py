@@ -20,7 +20,6 @@ from tdcd.config.resolve import block_named, has_bias, objective_of, settings_of
 from tdcd.core import certificate
 from tdcd.core.codecs.codec import WIRE_DTYPES, sent_up
 from tdcd.core.combine import Combine
-from tdcd.core.objective import Objective
 from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.timing import HubTiming, followed
@@ -192,9 +191,8 @@ class Job:
     @cached_property
     def topology(self) -> Topology:
         """Which hubs are sent what."""
-        # Whether there is anything to prove is known when the labels are; who is sent what is known now.
-        anything = Objective("squared", 1.0, combine=self.combine)
-        kind = certificate.kind_of(self.variant, anything, self.are_linear, 0)
+        # Whether there is anything to prove is known when the samples are; who is sent what is known now.
+        kind = certificate.kind_of(self.variant, self.settings, self.combine.is_additive, self.are_linear, 0)
         flows = round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind))
         return Topology(self.hubs, flows, None if flows.centre is None else self.hubs[flows.centre])
 

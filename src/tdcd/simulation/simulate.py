@@ -163,7 +163,8 @@ class Simulation:
         if self.hosts is not None:
             return ""
         are_linear = all(type(block) is Linear for block in self.blocks)
-        return certificate.kind_of(variant, self.objective, are_linear, self.num_samples * self.phi_width)
+        is_additive, num_scores = self.objective.combine.is_additive, self.num_samples * self.phi_width
+        return certificate.kind_of(variant, self.settings, is_additive, are_linear, num_scores)
 
     @property
     def tables(self) -> list[Any]:
