@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import subprocess
 import time
 from contextlib import contextmanager
 
@@ -38,7 +39,11 @@ def processes(logs):
         for process in started:
             process.send_signal(signal.SIGTERM)
         for process in started:
-            process.wait()
+            try:
+                process.wait(SOON)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def up(path, out, *options):
