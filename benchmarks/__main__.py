@@ -21,6 +21,7 @@ NAMES = (
     "defaults",
     "blocks",
     "automatic",
+    "other_systems",
     "large",
     "start",
     "sweep",

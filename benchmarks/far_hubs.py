@@ -5,6 +5,7 @@ Clients and hubs dial the same address. Which process dialled is found in ``/pro
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,12 @@ from pathlib import Path
 class FarHub:
     """Carries bytes between those who dial ``address`` and the hub behind it."""
 
-    def __init__(self, behind: str, delay_s: float, is_far: Callable[[int], bool]) -> None:
-        """Delay each way what passes on connections whose port of origin ``is_far``."""
+    def __init__(
+        self, behind: str, delay_s: float, is_far: Callable[[int], bool], bytes_per_s: float = math.inf
+    ) -> None:
+        """Delay each way what passes on connections whose port of origin ``is_far``, at so many bytes per second."""
         host, _, port = behind.rpartition(":")
-        self._behind, self._delay, self._is_far = (host, int(port)), delay_s, is_far
+        self._behind, self._delay, self._is_far, self._rate = (host, int(port)), delay_s, is_far, bytes_per_s
         self._loop, self._stop = asyncio.new_event_loop(), asyncio.Event()
         ready = threading.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._serve(ready)], daemon=True)
@@ -38,14 +41,15 @@ class FarHub:
             task.cancel()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        delay = self._delay if self._is_far(writer.get_extra_info("peername")[1]) else 0.0
+        is_far = self._is_far(writer.get_extra_info("peername")[1])
+        delay, rate = (self._delay, self._rate) if is_far else (0.0, math.inf)
         with contextlib.suppress(OSError, asyncio.CancelledError):
             far_reader, far_writer = await asyncio.open_connection(*self._behind)
             ways = [
                 asyncio.ensure_future(task)
                 for source, target in ((reader, far_writer), (far_reader, writer))
                 for on_its_way in [asyncio.Queue()]
-                for task in (self._take(source, on_its_way, delay), self._deliver(on_its_way, target))
+                for task in (self._take(source, on_its_way, delay, rate), self._deliver(on_its_way, target))
             ]
             # The end of one direction ends the connection.
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -54,9 +58,11 @@ class FarHub:
             far_writer.close()
         writer.close()
 
-    async def _take(self, source: asyncio.StreamReader, on_its_way: asyncio.Queue, delay: float) -> None:
-        while data := await source.read(1 << 16):
-            on_its_way.put_nowait((self._loop.time() + delay, data))
+    async def _take(self, source: asyncio.StreamReader, on_its_way: asyncio.Queue, delay: float, rate: float) -> None:
+        passed = 0.0
+        while data := await source.read(1 << 14):
+            passed = max(passed, self._loop.time()) + len(data) / rate
+            on_its_way.put_nowait((passed + delay, data))
         await asyncio.sleep(delay)
 
     async def _deliver(self, on_its_way: asyncio.Queue, target: asyncio.StreamWriter) -> None:
