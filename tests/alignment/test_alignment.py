@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.examples import num_examples
-from tdcd.alignment import METHODS, Alignment, AlignmentError
+from tdcd.alignment import Alignment, AlignmentError
 from tdcd.alignment.messages import Announcement
 from tdcd.alignment.ristretto import hash_to_points
 
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.quick
 SECRET = bytes(range(32))
 
 
-def silos(sets, method, secret=SECRET, **options):
-    return [Alignment(index, len(sets), ids, method, secret, **options) for index, ids in enumerate(sets)]
+def silos(sets, **options):
+    return [Alignment(index, len(sets), ids, SECRET, **options) for index, ids in enumerate(sets)]
 
 
 def deliver(parties, rng=None, alter=lambda sender, message: message):
@@ -30,17 +30,17 @@ def deliver(parties, rng=None, alter=lambda sender, message: message):
         sender, message = waiting.pop(rng.randrange(len(waiting)))
         sent.append((sender, message))
         message = alter(sender, message)
-        replies = parties[message.receiver].receive(sender, message.kind, message.payload)
+        replies = parties[message.receiver].receive(sender, message.step, message.payload)
         waiting += [(message.receiver, reply) for reply in replies]
     return sent
 
 
-def altering(kind, change):
-    """A network that changes the payload of one kind of message."""
+def altering(sender, step, change):
+    """A network that changes the payload of one step of one silo."""
 
-    def alter(sender, message):
-        payload = change(message.payload.copy()) if message.kind == kind else message.payload
-        return type(message)(message.receiver, message.kind, payload)
+    def alter(silo, message):
+        payload = change(message.payload.copy()) if (silo, message.step) == (sender, step) else message.payload
+        return type(message)(message.receiver, message.step, payload)
 
     return alter
 
@@ -50,31 +50,59 @@ id_sets = st.lists(
 )
 
 
-@pytest.mark.parametrize("method", METHODS)
 @given(sets=id_sets, rng=st.randoms(use_true_random=False))
 @num_examples(40)
-def test_every_silo_finds_the_plain_intersection_whatever_the_order_of_messages(method, sets, rng):
-    parties = silos(sets, method, workers=1)
+def test_every_silo_finds_the_plain_intersections_whatever_the_order_of_messages(sets, rng):
+    parties = silos(sets, workers=1)
     deliver(parties, rng)
     assert all(party.done for party in parties)
-    found = [party.common for party in parties]
-    assert set(found[0]) == set.intersection(*sets)
-    assert all(common == found[0] for common in found)
+    common = [party.common for party in parties]
+    assert set(common[0]) == set.intersection(*sets)
+    assert all(ids == common[0] for ids in common)
+    for silo, party in enumerate(parties):
+        assert party.counts == {other: len(sets[silo] & sets[other]) for other in range(len(sets)) if other != silo}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_common_ids_are_in_numeric_order_if_all_are_numbers(method):
-    parties = silos([["10", "x", "9", "100"], ["100", "9", "10", "y"]], method)
+@given(sets=id_sets, rng=st.randoms(use_true_random=False))
+@num_examples(20)
+def test_counts_are_the_plain_counts_and_tell_no_ids(sets, rng):
+    parties = silos(sets, workers=1, answer="counts")
+    sent = deliver(parties, rng)
+    for silo, party in enumerate(parties):
+        assert party.counts == {other: len(sets[silo] & sets[other]) for other in range(len(sets)) if other != silo}
+        with pytest.raises(RuntimeError, match="only counts were asked for: nobody knows which ids are common"):
+            _ = party.common
+    for _, message in sent:
+        if message.step == "returned":  # in an order that says nothing of the order in which they were sent
+            rows = [row.tobytes() for row in message.payload]
+            assert rows == sorted(rows)
+
+
+@given(sets=id_sets, new=st.sets(st.text(min_size=4, max_size=5), max_size=4), rng=st.randoms(use_true_random=False))
+@num_examples(20)
+def test_known_ids_are_not_sent_again_and_new_ones_are_found(sets, new, rng):
+    sets = [ids | {"z"} for ids in sets]
+    known = set.intersection(*sets)
+    grown = [ids | (new if silo % 2 == 0 or len(new) % 2 else set()) for silo, ids in enumerate(sets)]
+    parties = silos(grown, workers=1, known=sorted(known))
+    sent = deliver(parties, rng)
+    assert set(parties[0].common) == set.intersection(*grown)
+    for sender, message in sent:
+        if message.step == "blinded":
+            assert len(message.payload) == len(grown[sender] - known)
+
+
+def test_common_ids_are_in_numeric_order_if_all_are_numbers():
+    parties = silos([["10", "x", "9", "100"], ["100", "9", "10", "y"]])
     deliver(parties)
     assert [party.common for party in parties] == [["9", "10", "100"]] * 2
-    parties = silos([["10", "x", "9"], ["x", "9", "10"]], method)
+    parties = silos([["10", "x", "9"], ["x", "9", "10"]])
     deliver(parties)
     assert [party.common for party in parties] == [["10", "9", "x"]] * 2
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_one_silo_alone_keeps_its_ids(method):
-    (alone,) = silos([["b", "a"]], method)
+def test_one_silo_alone_keeps_its_ids():
+    (alone,) = silos([["b", "a"]])
     assert alone.start() == []
     assert alone.common == ["a", "b"]
 
@@ -82,51 +110,54 @@ def test_one_silo_alone_keeps_its_ids(method):
 def test_progress_rises_to_one():
     seen = []
     parties = [
-        Alignment(0, 2, map(str, range(1500)), "psi", progress=seen.append),
-        Alignment(1, 2, map(str, range(700)), "psi"),
+        Alignment(0, 2, map(str, range(1500)), progress=seen.append),
+        Alignment(1, 2, map(str, range(700))),
     ]
     deliver(parties)
     assert seen == sorted(seen)
     assert seen[0] < 0.5
     assert seen[-1] == 1.0
-    digests = []
-    deliver(silos([["a"], ["a"]], "digests", progress=digests.append))
-    assert digests == [1.0, 1.0]
 
 
-def test_psi_sends_no_unblinded_point_and_no_point_in_two_runs():
+def test_no_unblinded_point_is_sent_and_no_point_in_two_runs():
     sets = [[str(number) for number in range(50)]] * 3
-    runs = [deliver(silos(sets, "psi")) for _ in range(2)]
+    runs = [deliver(silos(sets)) for _ in range(2)]
     rows = [{row.tobytes() for _, m in run if m.payload.shape[0] == 50 for row in m.payload} for run in runs]
     assert not rows[0] & {row.tobytes() for row in hash_to_points(sets[0])}
     assert not rows[0] & rows[1]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_order_of_a_set_is_shuffled(method):
+def test_two_silos_points_for_a_third_say_nothing_of_what_the_two_have_in_common():
+    names = [str(number) for number in range(50)]
+    sent = deliver(silos([names] * 3))
+    seen = {(sender, m.step): {row.tobytes() for row in m.payload} for sender, m in sent if m.receiver == 2}
+    assert not seen[0, "blinded"] & seen[1, "blinded"]
+    assert not seen[0, "returned"] & seen[1, "returned"]
+
+
+def test_the_order_of_a_set_is_shuffled():
     names = [str(number) for number in range(100)]
-    parties = silos([names, names], method)
-    sent = deliver(parties)
-    one, other = (next(m.payload for _, m in sent if m.kind == f"published-{owner}") for owner in (0, 1))
-    assert {row.tobytes() for row in one} == {row.tobytes() for row in other}
-    assert not (one == other).all()
+    sent = deliver(silos([names, names]))
+    first, second = (next(m.payload for silo, m in sent if silo == owner and m.step == "returned") for owner in (0, 1))
+    assert {row.tobytes() for row in first} == {row.tobytes() for row in second}
+    assert not (first == second).all()
 
 
 def test_messages_that_come_before_the_announcements_wait():
-    parties = silos([["a", "b"], ["b", "c"], ["b"]], "psi")
+    parties = silos([["a", "b"], ["b", "c"], ["b"]])
     announced = [(sender, message) for sender, silo in enumerate(parties) for message in silo.start()]
     late = [(0, m) for sender, m in announced if sender == 0 and m.receiver == 2]
     blinded = []
     for sender, message in announced:
         if (sender, message) not in late:
             blinded += [
-                (message.receiver, m) for m in parties[message.receiver].receive(sender, message.kind, message.payload)
+                (message.receiver, m) for m in parties[message.receiver].receive(sender, message.step, message.payload)
             ]
-    (early,) = [m for sender, m in blinded if sender == 1]
-    assert parties[2].receive(1, early.kind, early.payload) == []
+    (early,) = [m for sender, m in blinded if sender == 1 and m.receiver == 2]
+    assert parties[2].receive(1, early.step, early.payload) == []
     (_, announcement) = late[0]
-    kinds = [m.kind for m in parties[2].receive(0, announcement.kind, announcement.payload)]
-    assert kinds == ["blinded-2", "blinded-1"]
+    steps = [(m.step, m.receiver) for m in parties[2].receive(0, announcement.step, announcement.payload)]
+    assert steps == [("blinded", 0), ("blinded", 1), ("returned", 1)]
 
 
 def set_row(row, value):
@@ -138,106 +169,82 @@ def set_row(row, value):
 
 
 @pytest.mark.parametrize(
-    ("method", "kind", "change", "text"),
+    ("sender", "step", "change", "text"),
     [
-        ("psi", "blinded-0", set_row(1, 0), "the set of silo 0 that silo 0 sent is damaged: row 1 is no point"),
-        ("psi", "blinded-1", set_row(2, 255), "the set of silo 1 that silo 1 sent is damaged: row 2 is no point"),
-        ("psi", "published-0", set_row(0, 255), "the set of silo 0 that silo 2 sent is damaged: row 0 is no point"),
+        (0, "blinded", set_row(1, 0), "the set of silo 0 that it sent is damaged: row 1 is no point"),
+        (1, "blinded", set_row(2, 255), "the set of silo 1 that it sent is damaged: row 2 is no point"),
+        (2, "returned", set_row(0, 255), r"the set of silo . that silo 2 returned is damaged: row 0 is no point"),
+        (0, "returned", lambda p: p[:-1], r"the set of silo . that silo 0 returned must be 3 x 32 bytes, not uint8 of"),
+        (2, "blinded", lambda p: p[:, :31], r"must be 3 x 32 bytes, not uint8 of shape \(3, 31\): it was cut short"),
         (
-            "psi",
-            "published-1",
-            lambda p: p[:-1],
-            "the set of silo 1 that silo 0 sent must be 3 x 32 bytes, not uint8 of",
-        ),
-        (
-            "psi",
-            "blinded-2",
-            lambda p: p[:, :31],
-            r"must be 3 x 32 bytes, not uint8 of shape \(3, 31\): it was cut short",
-        ),
-        (
-            "psi",
-            "blinded-2",
+            2,
+            "blinded",
             lambda p: p.astype(np.float32),
-            "the set of silo 2 that silo 2 sent must be 3 x 32 bytes, not float32",
+            "the set of silo 2 that it sent must be 3 x 32 bytes, not float32",
         ),
-        ("psi", "published-2", lambda p: p[[0, 0, 1]], "the set of silo 2 that silo 1 sent holds the same id twice"),
-        (
-            "digests",
-            "published-1",
-            lambda p: p[[0, 0, 1]],
-            "the set of silo 1 that silo 1 sent holds the same id twice",
-        ),
-        (
-            "digests",
-            "published-1",
-            lambda p: np.vstack([p, p]),
-            r"silo 1 that silo 1 sent must be 3 x 16 bytes, not uint8 of shape \(6, 16\)",
-        ),
-        ("digests", "announced-2", lambda p: p[:, :8], "the announcement of silo 2 must be 1 x 32 bytes"),
-        ("digests", "announced-2", set_row(0, 255), "silo 2 announces a method that is not known here"),
+        (2, "blinded", lambda p: p[[0, 0, 1]], "the set of silo 2 that it sent holds the same id twice"),
+        (2, "announced", lambda p: p[:, :8], "the announcement of silo 2 must be 1 x 56 bytes"),
+        (2, "announced", set_row(0, 255), "silo 2 asks for an answer that is not known here"),
     ],
 )
-def test_a_damaged_message_is_refused_and_its_silo_named(method, kind, change, text):
+def test_a_damaged_message_is_refused_and_its_silo_named(sender, step, change, text):
     with pytest.raises(AlignmentError, match=text):
-        deliver(silos([["a", "b", "c"]] * 3, method), alter=altering(kind, change))
+        deliver(silos([["a", "b", "c"]] * 3), alter=altering(sender, step, change))
 
 
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        ((3, 2, "digests", SECRET), "silo 1 aligns by digests and this silo by psi: set the same method"),
-        ((3, 4, "psi", SECRET), "silo 1 counts 4 silos and this silo 2"),
-        ((3, 2, "psi", b"another"), "silo 1 has another secret: give all silos the same one"),
-        ((0, 2, "psi", SECRET), "silo 1 announces 0 ids: there must be 1 to 10000000"),
-        ((1 << 40, 2, "psi", SECRET), "silo 1 announces 1099511627776 ids: there must be 1 to 10000000"),
+        ((3, 2, "counts", SECRET), "silo 1 asks for counts and this silo for ids: choose one"),
+        ((3, 4, "ids", SECRET), "silo 1 counts 4 silos and this silo 2"),
+        ((3, 2, "ids", b"another"), "silo 1 has another secret: give all silos the same one"),
+        ((0, 2, "ids", SECRET), "silo 1 announces 0 ids: there must be 1 to 10000000"),
+        ((1 << 40, 2, "ids", SECRET), "silo 1 announces 1099511627776 ids: there must be 1 to 10000000"),
+        ((3, 2, "ids", SECRET, ["a"]), "silo 1 knows 1 common id and this silo 0, or others: give all silos the same"),
     ],
 )
 def test_silos_that_were_set_up_differently_stop_before_any_id_travels(other, text):
-    party = Alignment(0, 2, ["a"], "psi", SECRET)
+    party = Alignment(0, 2, ["a"], SECRET)
     party.start()
     with pytest.raises(AlignmentError, match=text):
-        party.receive(1, "announced-1", Announcement.of(*other).encode())
+        party.receive(1, "announced", Announcement.of(*other).encode())
 
 
-@pytest.mark.parametrize(
-    ("sender", "kind"),
-    [(2, "announced-1"), (1, "announced-0"), (1, "blinded-2"), (2, "published-2"), (0, "published-1"), (1, "gossip")],
-)
-def test_a_message_from_the_wrong_silo_is_refused(sender, kind):
-    party = Alignment(0, 3, ["a"], "psi")
+@pytest.mark.parametrize(("sender", "step"), [(0, "announced"), (3, "blinded"), (0, "returned"), (1, "gossip")])
+def test_a_message_from_the_wrong_silo_is_refused(sender, step):
+    party = Alignment(0, 3, ["a"])
     party.start()
-    with pytest.raises(AlignmentError, match=f"silo {sender} sent '{kind}', which silo 0 does not expect"):
-        party.receive(sender, kind, np.zeros((1, 32), np.uint8))
+    with pytest.raises(AlignmentError, match=f"silo {sender} sent '{step}', which silo 0 does not expect"):
+        party.receive(sender, step, np.zeros((1, 32), np.uint8))
 
 
 def test_a_message_that_comes_twice_is_refused():
-    party, other = silos([["a"], ["a"]], "digests")
+    party, other = silos([["a"], ["a"]])
     (message,) = other.start()
-    party.receive(1, message.kind, message.payload)
+    party.receive(1, message.step, message.payload)
     with pytest.raises(
-        AlignmentError, match="silo 1 sent 'announced-1', which silo 0 does not expect from it or already"
+        AlignmentError, match="silo 1 sent 'announced', which silo 0 does not expect from it or already"
     ):
-        party.receive(1, message.kind, message.payload)
+        party.receive(1, message.step, message.payload)
 
 
 def test_own_ids_and_settings_are_checked():
     with pytest.raises(AlignmentError, match="silo 3 has 2 ids more than once: 'b', 'a'; keep one row of each id"):
-        Alignment(3, 4, ["b", "a", "b", "c", "a"], "psi")
+        Alignment(3, 4, ["b", "a", "b", "c", "a"])
     with pytest.raises(AlignmentError, match="silo 1 has 0 ids: there must be 1 to 10000000"):
-        Alignment(1, 2, [], "psi")
+        Alignment(1, 2, [])
     with pytest.raises(ValueError, match="silo_index = 2: must be between 0 and 1"):
-        Alignment(2, 2, ["a"], "psi")
-    with pytest.raises(ValueError, match="method = 'trust': must be one of digests, psi"):
-        Alignment(0, 2, ["a"], "trust")
-    with pytest.raises(ValueError, match="digests need a secret of at least 16 random bytes, not 5"):
-        Alignment(0, 2, ["a"], "digests", b"short")
+        Alignment(2, 2, ["a"])
+    with pytest.raises(ValueError, match="answer = 'trust': must be one of ids, counts"):
+        Alignment(0, 2, ["a"], answer="trust")
+    with pytest.raises(AlignmentError, match="silo 1 no longer has 1 known id: 'b'; align anew without the former"):
+        Alignment(1, 2, ["a"], known=["a", "b"])
 
 
 def test_an_alignment_serves_once_and_says_what_is_missing():
-    party = Alignment(0, 2, ["a"], "psi")
+    party = Alignment(0, 2, ["a"])
     party.start()
     with pytest.raises(RuntimeError, match=r"start\(\) was called before: make a new Alignment"):
         party.start()
-    with pytest.raises(RuntimeError, match=r"the alignment is not done: the sets of silos \[0, 1\] have not arrived"):
+    with pytest.raises(RuntimeError, match=r"the alignment is not done: messages of silos \[1\] have not arrived"):
         _ = party.common

@@ -1,8 +1,5 @@
 """The group: blinding against repeated addition, its laws, and what is refused as a point."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import rbcl
@@ -43,15 +40,3 @@ def test_what_is_no_point_is_found(bad):
     assert first_invalid(points) is None
     points[3] = np.frombuffer(bad, np.uint8)
     assert first_invalid(points) == 3
-
-
-def test_without_rbcl_the_error_says_what_to_install():
-    program = (
-        "import sys; sys.modules['rbcl'] = None\n"
-        "from tdcd.alignment import Alignment\n"
-        "Alignment(0, 2, ['a'], 'digests', bytes(16))\n"
-        "Alignment(0, 2, ['a'], 'psi')\n"
-    )
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "ImportError: private set intersection needs rbcl: pip install 'tdcd[psi]'" in finished.stderr
-    assert "line 4" in finished.stderr

@@ -190,7 +190,7 @@ def test_ctrl_c_while_aligning_says_what_is_true(tmp_path):
     (tmp_path / "shared.toml").write_text(
         f'[[silos]]\nname = "bank"\nhub = "127.0.0.1:{port}"\n[[silos]]\nname = "shop"\nhub = "127.0.0.1:1"\n'
     )
-    options = ["--silo", "bank", "--data", "all.csv", "--out", "ids.txt", "--digests", "--insecure"]
+    options = ["--silo", "bank", "--data", "all.csv", "--out", "ids.txt", "--insecure"]
     process = subprocess.Popen(
         [*COMMAND, "align", "shared.toml", *options],
         cwd=tmp_path,

@@ -1,7 +1,5 @@
 """Aligning over links: hubs with their own tables, or with clients that tell their ids."""
 
-import subprocess
-import sys
 from threading import Event, Thread
 
 import pytest
@@ -44,20 +42,27 @@ def talk_all(dialogues):
     return outcomes
 
 
-def parties(method="digests", ids=IDS, methods=None, silos=SILOS):
-    job = Job(check_config({"silos": silos}))
-    methods = methods or {}
+def parties(ids=IDS, answers=None, silos=SILOS, known=()):
+    """Hubs and clients; all ask for ids but those with other ``answers``."""
+    job, answers = Job(check_config({"silos": silos})), answers or {}
     hubs = [
-        AlignHub(job, index, methods.get(hub, method), SECRET, {hub: ids[hub]} if hub in ids else None)
+        AlignHub(
+            job,
+            index,
+            SECRET,
+            {hub: ids[hub]} if hub in ids else None,
+            answer=answers.get(hub, "ids"),
+            known=known,
+        )
         for index, hub in enumerate(job.hubs)
     ]
-    clients = [AlignClient(job, 0, name, ids[name]) for name in job.clients(0) if name in ids]
+    clients = [AlignClient(job, 0, name, ids[name], answers.get(name, "ids")) for name in job.clients(0) if name in ids]
     return [*hubs, *clients]
 
 
-@pytest.mark.parametrize("method", ["digests", "psi"])
-def test_everybody_learns_the_common_ids_and_clients_only_their_own(method):
-    dialogues = parties(method)
+@pytest.mark.parametrize("known", [(), ("11",)])
+def test_everybody_learns_the_common_ids_and_clients_only_their_own(known):
+    dialogues = parties(known=known)
     outcomes = talk_all(dialogues)
     assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
     found = {dialogue.name: dialogue.common for dialogue in dialogues}
@@ -72,16 +77,26 @@ def test_an_id_that_two_clients_hold_stops_everybody_and_names_both():
     assert "id '3' is held by client.bank.n and by client.bank.s" in outcomes["hub.shop"].reason
 
 
-def test_hubs_must_choose_the_same_method():
-    outcomes = talk_all(parties(methods={"hub.shop": "psi"}))
-    assert any("aligns by" in outcome.reason and "hub.shop" in outcome.reason for outcome in outcomes.values())
+def test_counts_tell_hubs_how_many_and_nobody_which():
+    dialogues = parties(answers=dict.fromkeys(["hub.bank", "hub.shop", "hub.bureau", *IDS], "counts"))
+    outcomes = talk_all(dialogues)
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
+    assert [dialogue.common for dialogue in dialogues] == [[]] * 5
+    assert dialogues[0].counts == {"hub.shop": 4, "hub.bureau": 3}
+    assert dialogues[1].counts == {"hub.bank": 4, "hub.bureau": 3}
+
+
+@pytest.mark.parametrize("other", ["hub.shop", "client.bank.s"])
+def test_parties_must_ask_for_the_same(other):
+    outcomes = talk_all(parties(answers={other: "counts"}))
+    assert any("asks for" in outcome.reason and other in outcome.reason for outcome in outcomes.values())
     assert {outcome.status for outcome in outcomes.values()} == {"refused"}
 
 
 def test_different_shared_files_are_told_apart():
     dialogues = parties()
     other = Job(check_config({"silos": SILOS, "train": {"rounds": 7}}))
-    dialogues[1] = AlignHub(other, 1, "digests", SECRET, {"hub.shop": IDS["hub.shop"]})
+    dialogues[1] = AlignHub(other, 1, SECRET, {"hub.shop": IDS["hub.shop"]})
     reasons = " ".join(outcome.reason for outcome in talk_all(dialogues).values())
     assert "train.rounds is" in reasons
 
@@ -97,33 +112,26 @@ def test_the_command_says_what_each_silo_loses(tmp_path):
     )
     started = {}
     for silo in ("bank", "shop"):
-        own = ["--silo", silo, "--data", f"{silo}.csv", "--out", f"{silo}.txt", "--digests", "--insecure"]
+        own = ["--silo", silo, "--data", f"{silo}.csv", "--out", f"{silo}.txt", "--insecure"]
         started[silo] = start_tdcd("align", "shared.toml", *own, cwd=tmp_path, log=tmp_path / f"{silo}.log")
     assert [process.wait(300) for process in started.values()] == [0, 0]
     said = {silo: " ".join((tmp_path / f"{silo}.log").read_text().split()) for silo in started}
     assert "bank 4 2 2 (50.0%) no 75.0%, yes 25.0% no 50.0%, yes 50.0%" in said["bank"]
     assert "shop 3 2 1 (33.3%) – –" in said["shop"]
     assert (tmp_path / "bank.txt").read_text() == (tmp_path / "shop.txt").read_text() == "3\n4\n"
+    for silo in ("bank", "shop"):
+        own = ["--silo", silo, "--data", f"{silo}.csv", "--counts", "--insecure"]
+        started[silo] = start_tdcd("align", "shared.toml", *own, cwd=tmp_path, log=tmp_path / f"{silo}.log")
+    assert [process.wait(300) for process in started.values()] == [0, 0]
+    assert "shop 2 50.0%" in " ".join((tmp_path / "bank.log").read_text().split())
 
 
 def test_what_is_there_already_is_kept(tmp_path):
     shared, out = tmp_path / "federation.toml", tmp_path / "ids.txt"
     shared.write_text('[[silos]]\nname = "bank"\nhub = "127.0.0.1:7447"\n')
     out.write_text("mine")
-    given = ["align", str(shared), "--silo", "bank", "--digests", "--insecure", "--out", str(out)]
+    given = ["align", str(shared), "--silo", "bank", "--insecure", "--out", str(out)]
     done = CliRunner().invoke(app, given, env={"COLUMNS": "300"})
     assert done.exit_code == 2
     assert f"{out} is there already: choose another --out, or replace it with --force" in done.output
     assert out.read_text() == "mine"
-
-
-def test_without_the_extra_the_command_says_what_to_install(tmp_path):
-    """In a process of its own, in which rbcl cannot be imported."""
-    shared = tmp_path / "federation.toml"
-    shared.write_text('[[silos]]\nname = "bank"\nhub = "127.0.0.1:7447"\n')
-    given = ["align", str(shared), "--silo", "bank", "--insecure", "--out", str(tmp_path / "ids")]
-    code = f"import sys; sys.modules['rbcl'] = None; from tdcd.cli.app import app; app({given})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "pip install 'tdcd[psi]'; or use --digests" in done.stderr
-    assert "Traceback" not in done.stderr

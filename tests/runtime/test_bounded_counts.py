@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.in_process import SECRET, InProcess
+from support.in_process import InProcess
 from support.simulated import RIDGE, with_keys
+from tdcd.alignment import AlignmentError
 from tdcd.config.resolve import plan
 from tdcd.prediction.scores import SiloScores
 from tdcd.runtime.compute.client_data import ClientData, shards
-from tdcd.runtime.job import IncompatibleParties, Job
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.messages.messages import Enrol, Part, Prepare, Ready, Welcome
 from tdcd.runtime.messages.structure import Array
@@ -156,9 +157,9 @@ def test_a_sample_that_a_hub_asks_for_often():
     """A peer that predicts gets a row of scores for each that it names."""
     config = with_keys(RIDGE)
     ids, phi = [str(row) for row in range(50)], np.ones((50, 1000), np.float32)
-    hubs = [PredictHub(Job(config), silo, SECRET, SiloScores(ids, phi), ModelOf("run", "finished")) for silo in (0, 1)]
+    hubs = [PredictHub(Job(config), silo, SiloScores(ids, phi), ModelOf("run", "finished")) for silo in (0, 1)]
     hello = hubs[1].start()[0]
-    often = np.repeat(hello.digests.values[:1], 100_000, axis=0)
-    with pytest.raises((RejectedMessage, IncompatibleParties), match="'digests' has a sample twice"):
-        hubs[0].receive(hello.replace(digests=Array.of(often)))
-    assert hubs[0].receive(hello)[0].kind == "predict_scores"
+    often = np.repeat(hello.points.values[:1], 100_000, axis=0)
+    with pytest.raises(AlignmentError, match=r"the set of hub\..* that it sent holds the same id twice"):
+        hubs[0].receive(hello.replace(points=Array.of(often)))
+    assert hubs[0].receive(hello)[0].kind == "predict_returned"

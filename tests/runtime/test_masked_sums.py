@@ -20,6 +20,7 @@ from tdcd.runtime.job import Job
 from tdcd.runtime.machine.masks import MaskAgreement
 from tdcd.runtime.messages.messages import PredictScores
 from tdcd.runtime.messages.structure import Array
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.predict import MaskedPredictHub, ModelOf
 
 SILOS = [*RIDGE["silos"], {"name": "shop", "clients": 3}]
@@ -225,7 +226,6 @@ def predicting():
         silo: MaskedPredictHub(
             job,
             index,
-            SECRET,
             SiloScores(ids, rng.normal(size=(len(ids), 2)).astype(np.float32)),
             ModelOf("abc", "finished"),
             Keys.of_secret(f"hub.{silo}", SECRET),
@@ -247,29 +247,48 @@ def test_predictions_of_what_all_hubs_have():
             combine(parts)
 
 
+def compare(hub, peer, hello=None):
+    """Both hubs' ids are compared; what ``hub`` then sends. ``hello`` is what the peer says first."""
+    peer._compared.pop(hub.name, None)
+    (returned,) = peer.receive(hub._hello().to(peer.name))
+    hub.receive((hello or peer._hello()).to(hub.name))
+    return hub.receive(returned)
+
+
 def test_other_samples_are_predicted_with_other_masks():
     """A peer that says that it has other samples could otherwise take one answer from another."""
     bank, shop, bureau = predicting().values()
-    fewer = bank._hello().replace(digests=Array.of(bank._hello().digests.values[1:]))
-    sessions = []
-    for hello in (bank._hello(), fewer):
-        answers = [shop.receive(one.to("hub.shop")) for one in (hello, bureau._hello())][-1]
-        sessions.append(answers[0].run)
+    fewer = bank._hello().replace(points=Array.of(bank._hello().points.values[1:]))
+    compare(shop, bureau)
+    sessions = [compare(shop, bank, hello)[0].run for hello in (bank._hello(), fewer)]
     assert sessions[0] != sessions[1]
 
 
+def test_other_returned_points_get_other_masks():
+    """The same with what a peer returns: the samples that both have would be others, and the masks the same."""
+    bank, shop, bureau = predicting().values()
+    compare(shop, bureau)
+    first = compare(shop, bank)
+    (returned,) = bank.receive(shop._hello().to("hub.bank"))
+    turned = returned.replace(points=Array.of(returned.points.values[::-1].copy()))
+    with pytest.raises(RejectedMessage, match="it was returned before"):
+        shop.receive(turned)
+    shop.receive(bank._hello().to("hub.shop"))
+    assert shop.receive(turned)[0].run != first[0].run
+
+
 def test_a_hub_that_comes_back_predicts_with_new_masks():
-    hubs = predicting()
-    bank, shop, bureau = hubs.values()
-    first = [shop.receive(one.to("hub.shop")) for one in (bank._hello(), bureau._hello())][-1]
+    bank, shop, bureau = predicting().values()
+    compare(shop, bank)
+    first = compare(shop, bureau)
     again = predicting()["bank"]
-    second = shop.receive(again._hello().to("hub.shop"))
+    second = compare(shop, again)
     for early, late in zip(first, second, strict=True):
         assert isinstance(early, PredictScores)
         assert early.run != late.run
         assert (early.phi.values != late.phi.values).all()
     # What came with the masks before is not used.
-    bureau.receive(bank._hello())
-    old = bureau.receive(shop._hello())
-    shop.receive(next(one for one in old if one.receiver == "hub.shop"))
+    compare(bureau, bank)
+    old = compare(bureau, shop)
+    shop.receive(next(message for message in old if message.receiver == "hub.shop"))
     assert shop.parts == {}

@@ -117,7 +117,7 @@ def test_a_reason_that_quotes_half_a_character_is_told():
 def test_a_message_of_another_protocol_says_so():
     data = encode(GENUINE)
     for other in (signed(b"tdcd\x01\0\0\0" + data[24:]), signed(data[32:]), signed(b"{}"), signed(b"")):
-        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 8: run the same version of tdcd"):
+        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 9: run the same version of tdcd"):
             decode(other, sender="a", receiver="b")
 
 
@@ -186,7 +186,7 @@ BAD = {
     "a text that is said to be long": headed(b"\x81\xa3phi\xdb\xff\xff\xff\xff"),
     "an extension": headed(b"\x81\xa3phi\xc7\x01\x05\x00"),
     "a deep setting": headed(
-        {"kind": "align_hello", "sender": "a", "receiver": "b", "method": "psi", "config": {"a": [[[]]]}}
+        {"kind": "align_hello", "sender": "a", "receiver": "b", "answer": "ids", "config": {"a": [[[]]]}}
     ),
     "an array of 10^15 numbers": phi("<f8", [10**15]),
     "an array of 10^48 numbers": phi("<f8", [10**12] * 4),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from test_align import talk_all
 
+from tdcd.alignment.ristretto import hash_to_points
 from tdcd.config import check_config
 from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.job import Job
@@ -12,20 +13,18 @@ from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.predict import ModelOf, PredictHub
 
-SECRET = bytes(range(32))
 MODEL = ModelOf("abc", "finished")
 SILOS = [{"name": name} for name in ("bank", "shop", "bureau")]
 IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7", "3"]}
 
 
-def hubs(models=None, secrets=None, rounds=200, without=(), **federation):
+def hubs(models=None, rounds=200, without=(), **federation):
     rng = np.random.default_rng(0)
     job = Job(check_config({"silos": SILOS, "train": {"step_size": 0.05, "rounds": rounds}, "federation": federation}))
     return {
         silo: PredictHub(
             job,
             index,
-            (secrets or {}).get(silo, SECRET),
             SiloScores(ids, rng.normal(size=(len(ids), 2)).astype(np.float32)),
             (models or {}).get(silo, MODEL),
             [f"hub.{gone}" for gone in without],
@@ -88,9 +87,6 @@ def test_only_the_silo_with_labels_gets_scores():
     for silo in ("bank", "bureau"):
         assert talks[silo].parts == {}
         assert talks[silo].partners == ("hub.shop",)
-        # It does not even say which samples it has.
-        (hello,) = talks[silo].start()
-        assert hello.digests.values.shape == (0, 16)
         with pytest.raises(RejectedMessage, match="nobody asked for 'predict_scores'"):
             talks[silo].receive(shop_scores(silo))
 
@@ -98,3 +94,15 @@ def test_only_the_silo_with_labels_gets_scores():
 def shop_scores(silo):
     numbers = Array.of(np.zeros(1, np.int64)), Array.of(np.zeros((1, 2), np.float32))
     return PredictScores("hub.shop", f"hub.{silo}", places=numbers[0], phi=numbers[1])
+
+
+def test_who_knows_all_ids_and_the_federations_secret_can_list_none_of_what_a_hub_sends():
+    """Six-digit ids: a peer tries all that there are, as it could with keyed digests."""
+    ids = [str(number) for number in range(100_000, 100_300)]
+    job = Job(check_config({"silos": SILOS, "train": {"step_size": 0.05}}))
+    phi = np.zeros((len(ids), 1), np.float32)
+    (hello, _), (again, _) = (PredictHub(job, 0, SiloScores(ids, phi), MODEL).start() for _ in range(2))
+    guesses = {row.tobytes() for row in hash_to_points(ids)}
+    sent, sent_again = ({row.tobytes() for row in message.points.values} for message in (hello, again))
+    assert not sent & guesses
+    assert not sent & sent_again

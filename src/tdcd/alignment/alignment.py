@@ -1,9 +1,8 @@
-"""The alignment of one silo as messages in, messages out: it opens no connection and no file."""
+"""Private set intersection as messages in, messages out: it opens no connection and no file."""
 
-import hmac
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -12,52 +11,89 @@ from numpy.typing import NDArray
 
 from tdcd.alignment import ristretto
 from tdcd.alignment.messages import (
+    ANSWERS,
     MAX_IDS,
-    METHODS,
+    STEPS,
     AlignmentError,
     Announcement,
-    AwaitedMessage,
+    Answer,
     ByteRows,
-    Method,
     Outgoing,
-    awaited,
+    Step,
     checked_rows,
 )
 from tdcd.core.words import counted
 from tdcd.tables.rows import id_order
 
-DIGEST_BYTES = 16
-"""The length of a keyed digest of an id."""
+Mask = NDArray[np.bool_]
 
-MIN_SECRET_BYTES = 16
+
+class BlindedIds:
+    r"""A silo's ids for one comparison with others: in a random order, as points times a scalar of its own.
+
+    An id becomes a point :math:`H(id)` of ristretto255. Silo i sends :math:`s_i H(id)` of its ids, and returns the
+    other's points times its own :math:`s_i`, in the order in which they came. Since
+    :math:`s_i s_j H(id) = s_j s_i H(id)`, silo i then has both sets in a form that is the same for equal ids, and knows
+    its own order. Who lacks one of the scalars can test no guess. They serve once: runs could be compared otherwise.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        *,
+        workers: int | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
+        """Shuffle the ids and draw a scalar.
+
+        Args:
+            workers: threads; by default one a processor.
+            advance: called with the number of points, as they are done.
+        """
+        self.ids = _shuffled(ids)
+        self._scalar = ristretto.random_scalar()
+        self._workers, self._advance = workers, advance
+
+    def points(self) -> ByteRows:
+        """This silo's ids, blinded: ``[n, 32]``, what the others may see."""
+        return self.blind(ristretto.hash_to_points(self.ids, workers=self._workers))
+
+    def blind(self, points: ByteRows) -> ByteRows:
+        """Points times this silo's scalar, in their order."""
+        return ristretto.blind(points, self._scalar, workers=self._workers, advance=self._advance)
+
+
+def checked_points(payload: ByteRows, num_rows: int, what: str) -> ByteRows:
+    """``payload`` if it is so many different points; ``what`` says whose they are."""
+    checked_rows(payload, num_rows, ristretto.POINT_BYTES, what)
+    if (row := ristretto.first_invalid(payload)) is not None:
+        raise AlignmentError(f"{what} is damaged: row {row} is no point of the group, or is its identity")
+    if len(np.unique(comparable(payload))) < len(payload):
+        raise AlignmentError(f"{what} holds the same id twice: a silo may give each id once")
+    return payload
+
+
+def comparable(rows: ByteRows) -> NDArray[Any]:
+    """``[n, width]`` bytes as ``[n]`` values that compare as a whole; equal widths make trailing zeros harmless."""
+    return np.ascontiguousarray(rows).view(f"S{rows.shape[1]}").ravel()
 
 
 class Alignment:
-    r"""One silo's part in finding the ids that all silos have.
+    """One silo's part in finding which of its ids the other silos have, pair by pair.
 
-    Every silo announces how many ids it has and what it runs. When all have, each set of ids travels, in a random
-    order that only its owner knows, in a form that is the same for equal ids; each silo intersects what it was sent.
-    Ids are equal when their characters are: nothing is trimmed or normalised.
+    Every silo announces how many ids it has and what it asks for. When all have, each sends its :class:`BlindedIds` to
+    all others, and returns theirs. Ids are equal when their characters are: nothing is trimmed or normalised. It holds
+    against silos that follow the protocol and are curious about what they see (semi-honest). A silo learns
 
-    ``digests``: silo i sends :math:`\mathrm{HMAC}(secret, id)` of its ids to all. Whoever has the secret can test any
-    id against any silo's set, at any time and without asking; for ids that can be listed (phone numbers) that is as
-    good as the ids themselves. Only for parties that would show each other their ids.
-
-    ``psi``: silo i hashes its ids to points of ristretto255, multiplies them with a secret scalar :math:`s_i` and sends
-    them round the ring i, i+1, ..., i-1. Every silo multiplies with its own scalar, keeping the order, and the last
-    publishes :math:`s_0 s_1 \cdots s_{N-1} H(id)` to all. Who lacks one of the scalars can test no guess. It holds
-    against silos that follow the protocol and are curious about what they see (semi-honest). They learn
-
-    - how many ids each silo has, and the ids that all have;
-    - with more than two silos also which of their own ids each single other silo has, and how large the
-      intersection of any group of silos is, their own among them or not.
+    - how many ids each other silo has;
+    - ``ids``: which of its own ids each single other silo has. What two others have in common it does not learn;
+    - ``counts``: only how many of its ids each other silo has. Points are returned in another order.
 
     A silo that does not follow the protocol can claim ids that it does not have, and so test them, or alter points, so
-    that ids are missed: neither is noticed. Scalars are drawn for one alignment and must never be used for another,
-    since runs could then be compared; an object therefore serves once.
+    that ids are missed: neither is noticed.
 
     Give the messages of :meth:`start` and :meth:`receive` to their receivers; they may arrive in any order. Both calls
-    compute before they return: about 70 microseconds of one processor for each id of every silo with ``psi``.
+    compute before they return: about 70 microseconds of one processor for each id of every silo.
     """
 
     def __init__(
@@ -65,139 +101,132 @@ class Alignment:
         silo_index: int,
         num_silos: int,
         ids: Iterable[str],
-        method: Method,
         secret: bytes = b"",
         *,
+        answer: Answer = "ids",
+        known: Collection[str] = (),
         workers: int | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         """Check the ids and shuffle them; nothing is sent yet.
 
         Args:
-            secret: random bytes that the silos agreed on, the same for all. ``digests`` needs 16 of them at least;
-                ``psi`` only compares that silos have the same, and needs none.
-            workers: threads for ``psi``; by default one a processor.
+            secret: random bytes that the silos agreed on; they compare that they have the same, and need none.
+            known: ids that a former alignment found in all silos, the same for all; they are not compared again.
+            workers: threads; by default one a processor.
             progress: called with the fraction of this silo's computation that is done, up to 1.
         """
-        if method not in METHODS:
-            raise ValueError(f"method = {method!r}: must be one of {', '.join(METHODS)}")
+        if answer not in ANSWERS:
+            raise ValueError(f"answer = {answer!r}: must be one of {', '.join(ANSWERS)}")
         if not 0 <= silo_index < num_silos:
             raise ValueError(f"silo_index = {silo_index}: must be between 0 and {num_silos - 1}")
-        if method == "digests" and len(secret) < MIN_SECRET_BYTES:
-            raise ValueError(f"digests need a secret of at least {MIN_SECRET_BYTES} random bytes, not {len(secret)}")
         self._index = silo_index
-        self._num_silos = num_silos
-        self._ids = _shuffled(_checked_ids(silo_index, ids))
-        self._secret = secret
-        self._scalar = ristretto.random_scalar() if method == "psi" else b""
-        self._workers = workers
+        self._others = [silo for silo in range(num_silos) if silo != silo_index]
+        self._known = [*dict.fromkeys(known)]
+        compared = _without(silo_index, _checked_ids(silo_index, ids), self._known)
+        self._own = BlindedIds(compared, workers=workers, advance=self._advance)
         self._progress = progress
         self._computed = 0
-        self._announcement = Announcement.of(len(self._ids), num_silos, method, secret)
+        self._announcement = Announcement.of(len(compared), num_silos, answer, secret, self._known)
         self._sizes: dict[int, int] = {}
-        self._published: dict[int, ByteRows] = {}
-        self._awaited = awaited(silo_index, num_silos, method)
-        self._arrived: list[tuple[AwaitedMessage, ByteRows]] = []
+        self._arrived: list[tuple[int, Step, ByteRows]] = []
+        self._awaited = {(silo, step) for silo in self._others for step in STEPS}
+        self._theirs: dict[int, ByteRows] = {}
+        """The others' ids, blinded by them and by this silo."""
+        self._returned: dict[int, ByteRows] = {}
+        """This silo's ids, blinded by it and by each other silo."""
 
     @property
     def done(self) -> bool:
-        """Whether the sets of all silos are here."""
-        return len(self._published) == self._num_silos
+        """Whether everything is here and was answered."""
+        return self._index in self._sizes and not self._awaited and not self._arrived
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """How many of this silo's ids each other silo has."""
+        return {silo: len(self._known) + int(mask.sum()) for silo, mask in self._masks().items()}
 
     @property
     def common(self) -> list[str]:
         """The ids that all silos have, in the order that all silos give them."""
-        if not self.done:
-            missing = [silo for silo in range(self._num_silos) if silo not in self._published]
-            raise RuntimeError(f"the alignment is not done: the sets of silos {missing} have not arrived")
-        own, *others = (_comparable(self._published[self._silo(hop)]) for hop in range(self._num_silos))
-        kept = reduce(np.logical_and, (np.isin(own, other) for other in others), np.ones(len(own), bool))
-        common = [self._ids[row] for row in np.flatnonzero(kept)]
+        if self._announcement.answer == "counts":
+            raise RuntimeError("only counts were asked for: nobody knows which ids are common")
+        kept = reduce(np.logical_and, self._masks().values(), np.ones(len(self._own.ids), bool))
+        common = [*self._known, *(self._own.ids[row] for row in np.flatnonzero(kept))]
         return [common[place] for place in id_order(common)]
 
     def start(self) -> list[Outgoing]:
         """The announcement to every other silo."""
         if self._index in self._sizes:
             raise RuntimeError("start() was called before: make a new Alignment, with a new secret scalar")
-        self._sizes[self._index] = len(self._ids)
-        return [*self._to_others("announced", self._index, self._announcement.encode()), *self._proceed()]
+        self._sizes[self._index] = len(self._own.ids)
+        return [*self._to_others("announced", self._announcement.encode()), *self._proceed()]
 
-    def receive(self, sender: int, kind: str, payload: ByteRows) -> list[Outgoing]:
+    def receive(self, sender: int, step: str, payload: ByteRows) -> list[Outgoing]:
         """Take one message of another silo, as it was in :class:`Outgoing`; what is to be sent then.
 
         Raises:
             AlignmentError: the message does not belong here or is damaged. The alignment cannot continue.
         """
-        route = self._awaited.pop(kind, None)
-        if route is None or route.sender != sender:
+        name = next((name for name in STEPS if name == step), None)
+        if name is None or (sender, name) not in self._awaited:
             raise AlignmentError(
-                f"silo {sender} sent '{kind[:40]}', which silo {self._index} does not expect from it or already has: "
-                "start all silos again, with the same version, method and order of silos"
+                f"silo {sender} sent '{step[:40]}', which silo {self._index} does not expect from it or already has: "
+                "start all silos again, with the same version and order of silos"
             )
-        if route.step == "announced":
+        self._awaited.remove((sender, name))
+        if name == "announced":
             announcement = Announcement.decode(payload, sender)
             announcement.require_like(self._announcement, sender)
             self._sizes[sender] = announcement.size
             return self._proceed()
-        self._arrived.append((route, payload))
+        self._arrived.append((sender, name, payload))
         return self._take_arrived()
 
+    def _masks(self) -> dict[int, Mask]:
+        """Which of the ids that were compared each other silo has, in the order in which they were returned."""
+        if not self.done:
+            missing = sorted({silo for silo, _ in self._awaited})
+            raise RuntimeError(f"the alignment is not done: messages of silos {missing} have not arrived")
+        return {
+            silo: np.isin(comparable(self._returned[silo]), comparable(self._theirs[silo])) for silo in self._others
+        }
+
     def _proceed(self) -> list[Outgoing]:
-        """Once all silos have announced themselves: send the own set, and take what came before its time."""
-        if len(self._sizes) < self._num_silos:
+        """Once all silos have announced themselves: send the own ids, and take what came before its time."""
+        if len(self._sizes) <= len(self._others):
             return []
-        if self._announcement.method == "digests":
-            digests = keyed_digests(self._ids, self._secret)
-            self._advance(len(digests))
-            return [*self._publish(self._index, digests), *self._take_arrived()]
-        points = ristretto.hash_to_points(self._ids, workers=self._workers)
-        return [*self._blind(self._index, points), *self._take_arrived()]
+        if not self._others:
+            return []
+        return [*self._to_others("blinded", self._own.points()), *self._take_arrived()]
 
     def _take_arrived(self) -> list[Outgoing]:
-        if len(self._sizes) < self._num_silos:
+        if len(self._sizes) <= len(self._others):
             return []
         arrived, self._arrived = self._arrived, []
-        return [message for route, payload in arrived for message in self._take(route, payload)]
+        return [message for part in arrived for message in self._take(*part)]
 
-    def _take(self, route: AwaitedMessage, payload: ByteRows) -> list[Outgoing]:
+    def _take(self, sender: int, step: Step, payload: ByteRows) -> list[Outgoing]:
         """Check a set of ids and do with it what its step asks for."""
-        what = f"the set of silo {route.owner} that silo {route.sender} sent"
-        psi = self._announcement.method == "psi"
-        checked_rows(payload, self._sizes[route.owner], ristretto.POINT_BYTES if psi else DIGEST_BYTES, what)
-        if psi and (row := ristretto.first_invalid(payload)) is not None:
-            raise AlignmentError(f"{what} is damaged: row {row} is no point of the group, or is its identity")
-        if len(np.unique(_comparable(payload))) < len(payload):
-            raise AlignmentError(f"{what} holds the same id twice: a silo may give each id once")
-        if route.step == "blinded":
-            return self._blind(route.owner, payload)
-        self._published[route.owner] = payload
-        return []
+        if step == "returned":
+            size, what = self._sizes[self._index], f"the set of silo {self._index} that silo {sender} returned"
+            self._returned[sender] = checked_points(payload, size, what)
+            return []
+        what = f"the set of silo {sender} that it sent"
+        theirs = self._own.blind(checked_points(payload, self._sizes[sender], what))
+        self._theirs[sender] = theirs
+        if self._announcement.answer == "counts":
+            theirs = theirs[np.argsort(comparable(theirs))]
+        return [Outgoing(sender, "returned", theirs)]
 
-    def _blind(self, owner: int, points: ByteRows) -> list[Outgoing]:
-        """Multiply with the secret scalar and send on, to the next silo or, after the last one, to all."""
-        blinded = ristretto.blind(points, self._scalar, workers=self._workers, advance=self._advance)
-        following = self._silo(1)
-        if following == owner:
-            return self._publish(owner, blinded)
-        return [Outgoing(following, f"blinded-{owner}", blinded)]
-
-    def _publish(self, owner: int, rows: ByteRows) -> list[Outgoing]:
-        self._published[owner] = rows
-        return self._to_others("published", owner, rows)
-
-    def _to_others(self, step: str, owner: int, payload: ByteRows) -> list[Outgoing]:
-        return [Outgoing(self._silo(hop), f"{step}-{owner}", payload) for hop in range(1, self._num_silos)]
-
-    def _silo(self, hops: int) -> int:
-        """The silo so many hops after this one on the ring."""
-        return (self._index + hops) % self._num_silos
+    def _to_others(self, step: Step, payload: ByteRows) -> list[Outgoing]:
+        return [Outgoing(silo, step, payload) for silo in self._others]
 
     def _advance(self, count: int) -> None:
-        """Report progress: with ``psi`` this silo multiplies the points of every silo once."""
+        """Report progress: this silo multiplies the points of every silo once."""
         self._computed += count
         if self._progress is not None:
-            total = sum(self._sizes.values()) if self._announcement.method == "psi" else len(self._ids)
-            self._progress(self._computed / total)
+            self._progress(self._computed / sum(self._sizes.values()))
 
 
 def _checked_ids(silo_index: int, ids: Iterable[str]) -> list[str]:
@@ -206,28 +235,29 @@ def _checked_ids(silo_index: int, ids: Iterable[str]) -> list[str]:
         raise AlignmentError(f"silo {silo_index} has {counted(len(counts), 'id')}: there must be 1 to {MAX_IDS}")
     repeated = [name for name, count in counts.items() if count > 1]
     if repeated:
-        shown = ", ".join(f"'{name}'" for name in repeated[:5]) + (", ..." if len(repeated) > 5 else "")
         raise AlignmentError(
-            f"silo {silo_index} has {counted(len(repeated), 'id')} more than once: {shown}; keep one row of each id"
+            f"silo {silo_index} has {counted(len(repeated), 'id')} more than once: {_some(repeated)}; "
+            "keep one row of each id"
         )
     return list(counts)
 
 
-def _shuffled(ids: list[str]) -> list[str]:
+def _without(silo_index: int, ids: list[str], known: Sequence[str]) -> list[str]:
+    """The ids that are still to be compared."""
+    if lost := [*dict.fromkeys(known).keys() - set(ids)]:
+        raise AlignmentError(
+            f"silo {silo_index} no longer has {counted(len(lost), 'known id')}: {_some(sorted(lost))}; "
+            "align anew without the former list"
+        )
+    found_before = {*known}
+    return [name for name in ids if name not in found_before]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _shuffled(ids: Sequence[str]) -> list[str]:
     """The ids in an order drawn from the system's random source, since it must not be guessed."""
     keys = np.frombuffer(os.urandom(8 * len(ids)), np.uint64)
     return [ids[row] for row in np.argsort(keys)]
-
-
-def _comparable(rows: ByteRows) -> NDArray[Any]:
-    """``[n, width]`` bytes as ``[n]`` values that compare as a whole; equal widths make trailing zeros harmless."""
-    return np.ascontiguousarray(rows).view(f"S{rows.shape[1]}").ravel()
-
-
-def keyed_digests(ids: Sequence[str], secret: bytes) -> ByteRows:
-    """HMAC-SHA256(secret, id), the first 16 bytes of each: ``[n, 16]``.
-
-    Two of n different ids share a digest with probability about n^2 / 2^129.
-    """
-    digests = b"".join(hmac.digest(secret, name.encode(), "sha256")[:DIGEST_BYTES] for name in ids)
-    return np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES)

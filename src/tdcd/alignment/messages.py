@@ -1,23 +1,29 @@
 """What silos send each other to align their ids, and what is wrong with it when it is refused."""
 
+import hashlib
 import hmac
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.words import counted
 
-Method = Literal["digests", "psi"]
-METHODS: tuple[Method, ...] = get_args(Method)
+Answer = Literal["ids", "counts"]
+"""What a silo learns of another one: which of its own ids the other has, or only how many."""
+ANSWERS: tuple[Answer, ...] = get_args(Answer)
+Step = Literal["announced", "blinded", "returned"]
+STEPS: tuple[Step, ...] = get_args(Step)
+
 MAX_IDS = 10_000_000
 """The largest set a silo may announce: 320 MB of points."""
 
 ByteRows = NDArray[np.uint8]
 
-_LAYOUT = struct.Struct("<QII16s")
+_LAYOUT = struct.Struct("<QIIQ16s16s")
 
 
 class AlignmentError(ValueError):
@@ -30,37 +36,13 @@ class Outgoing:
 
     Attributes:
         receiver: the silo's index.
-        kind: what it is and whose ids it is about: ``announced-0``, ``blinded-0`` or ``published-0``.
+        step: ``announced``, ``blinded`` (the sender's ids) or ``returned`` (the receiver's ids, blinded twice).
         payload: ``[n, width]`` bytes, one row per id (one row for ``announced``).
     """
 
     receiver: int
-    kind: str
+    step: Step
     payload: ByteRows
-
-
-class AwaitedMessage(NamedTuple):
-    """A message that a silo awaits: who sends it, and which step of whose ids it is."""
-
-    sender: int
-    step: Literal["announced", "blinded", "published"]
-    owner: int
-
-
-def awaited(silo: int, num_silos: int, method: Method) -> dict[str, AwaitedMessage]:
-    """All messages that a silo receives in one alignment, by kind.
-
-    >>> list(awaited(0, 2, "psi"))
-    ['announced-1', 'blinded-1', 'published-0']
-    """
-    others = [owner for owner in range(num_silos) if owner != silo]
-    routes = [AwaitedMessage(owner, "announced", owner) for owner in others]
-    if method == "digests":
-        routes += [AwaitedMessage(owner, "published", owner) for owner in others]
-    else:
-        routes += [AwaitedMessage((silo - 1) % num_silos, "blinded", owner) for owner in others]
-        routes += [AwaitedMessage(last, "published", (last + 1) % num_silos) for last in others]
-    return {f"{route.step}-{route.owner}": route for route in routes}
 
 
 @dataclass(frozen=True)
@@ -68,50 +50,75 @@ class Announcement:
     """What every silo announces first: what it runs and how many ids it has, before any of them travels.
 
     Attributes:
-        size: how many ids the silo has.
+        size: how many ids the silo compares.
         num_silos: how many silos it believes there are.
-        method: the method it runs.
+        answer: what it asks for.
+        num_known: how many ids were found to be common before, and are not compared again.
+        known_check: 16 bytes that are the same for all silos with the same known ids.
         secret_check: 16 bytes that are the same for all silos with the same secret.
     """
 
     size: int
     num_silos: int
-    method: Method
+    answer: Answer
+    num_known: int
+    known_check: bytes
     secret_check: bytes
 
     @classmethod
-    def of(cls, size: int, num_silos: int, method: Method, secret: bytes) -> "Announcement":
-        """The announcement of a silo with ``size`` ids."""
-        return cls(size, num_silos, method, hmac.digest(secret, b"tdcd alignment 1: secret", "sha256")[:16])
+    def of(
+        cls, size: int, num_silos: int, answer: Answer, secret: bytes = b"", known: Sequence[str] = ()
+    ) -> "Announcement":
+        """The announcement of a silo that compares ``size`` ids; ``known`` are those that it need not compare."""
+        listed = "".join(f"{len(name)}:{name}" for name in sorted(known)).encode()
+        return cls(
+            size,
+            num_silos,
+            answer,
+            len(known),
+            hashlib.sha256(b"tdcd alignment 2: known" + listed).digest()[:16],
+            hmac.digest(secret, b"tdcd alignment 2: secret", "sha256")[:16],
+        )
 
     def encode(self) -> ByteRows:
-        """The announcement as one row of 32 bytes."""
-        packed = _LAYOUT.pack(self.size, self.num_silos, METHODS.index(self.method), self.secret_check)
+        """The announcement as one row of bytes."""
+        packed = _LAYOUT.pack(
+            self.size,
+            self.num_silos,
+            ANSWERS.index(self.answer),
+            self.num_known,
+            self.known_check,
+            self.secret_check,
+        )
         return np.frombuffer(packed, np.uint8).reshape(1, -1)
 
     @classmethod
     def decode(cls, payload: ByteRows, sender: int) -> "Announcement":
         """Read what :meth:`encode` wrote."""
         checked_rows(payload, 1, _LAYOUT.size, f"the announcement of silo {sender}")
-        size, num_silos, code, check = _LAYOUT.unpack(payload.tobytes())
-        if code >= len(METHODS):
-            raise AlignmentError(f"silo {sender} announces a method that is not known here: run the same version")
-        return cls(size, num_silos, METHODS[code], check)
+        size, num_silos, code, num_known, known, secret = _LAYOUT.unpack(payload.tobytes())
+        if code >= len(ANSWERS):
+            raise AlignmentError(f"silo {sender} asks for an answer that is not known here: run the same version")
+        return cls(size, num_silos, ANSWERS[code], num_known, known, secret)
 
     def require_like(self, own: "Announcement", sender: int) -> None:
         """Refuse another setting than one's ``own``, and a set that is empty or too large."""
-        if self.method != own.method:
-            raise AlignmentError(
-                f"silo {sender} aligns by {self.method} and this silo by {own.method}: set the same method"
-            )
+        if self.answer != own.answer:
+            raise AlignmentError(f"silo {sender} asks for {self.answer} and this silo for {own.answer}: choose one")
         if self.num_silos != own.num_silos:
             raise AlignmentError(
                 f"silo {sender} counts {counted(self.num_silos, 'silo')} and this silo {own.num_silos}"
             )
         if not hmac.compare_digest(self.secret_check, own.secret_check):
             raise AlignmentError(f"silo {sender} has another secret: give all silos the same one")
-        if not 1 <= self.size <= MAX_IDS:
-            raise AlignmentError(f"silo {sender} announces {self.size} ids: there must be 1 to {MAX_IDS}")
+        if (self.num_known, self.known_check) != (own.num_known, own.known_check):
+            raise AlignmentError(
+                f"silo {sender} knows {counted(self.num_known, 'common id')} and this silo {own.num_known}, or others: "
+                "give all silos the same list of a former alignment, or none"
+            )
+        least = 0 if self.num_known else 1
+        if not least <= self.size <= MAX_IDS:
+            raise AlignmentError(f"silo {sender} announces {self.size} ids: there must be {least} to {MAX_IDS}")
 
 
 def checked_rows(payload: ByteRows, num_rows: int, width: int, what: str) -> ByteRows:

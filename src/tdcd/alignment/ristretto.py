@@ -1,7 +1,7 @@
 """The group ristretto255: ids become points, and points are multiplied with a secret scalar.
 
 Its order is prime, and every point has one encoding, so that equal points are equal bytes. libsodium does the
-arithmetic, outside Python's lock: threads run in parallel. Needs the extra ``tdcd[psi]``.
+arithmetic, outside Python's lock: threads run in parallel.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,13 +75,6 @@ def _points(
     return np.frombuffer(bytes(points), np.uint8).reshape(-1, POINT_BYTES)
 
 
-def require() -> None:
-    """Raise ImportError, which says what to install, unless private set intersection is possible here."""
-    _rbcl()
-
-
 def _rbcl() -> Any:
-    try:
-        return import_module("rbcl")
-    except ModuleNotFoundError as error:
-        raise ImportError("private set intersection needs rbcl: pip install 'tdcd[psi]'") from error
+    """Imported at first use: it takes a moment, and most commands do without it."""
+    return import_module("rbcl")

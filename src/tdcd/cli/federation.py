@@ -34,6 +34,7 @@ from tdcd.records.timeline import TIMELINE, Timeline
 from tdcd.runtime.storage.status import in_words, read_status
 
 if TYPE_CHECKING:
+    from tdcd.alignment import Answer
     from tdcd.runtime.machine.instructions import RunOutcome
     from tdcd.runtime.process.doctor import Finding, Party
     from tdcd.runtime.process.trial import Trial
@@ -219,7 +220,7 @@ def text_of(path: Path | None) -> str | None:
 def align(
     federation: FederationFile,
     silo: SiloName,
-    out: Annotated[Path, typer.Option(help="The text file to write: one id per line.")],
+    out: Annotated[Path | None, typer.Option(help="The text file to write: one id per line.")] = None,
     name: Annotated[
         str | None, typer.Option("--client", help="Take part as this client; otherwise as the silo's hub.")
     ] = None,
@@ -227,14 +228,20 @@ def align(
         list[Path] | None,
         typer.Option(help="Tables with the ids. A hub without any asks its clients, who then run this command too."),
     ] = None,
-    psi: Annotated[
+    counts: Annotated[
         bool,
         typer.Option(
-            "--psi/--digests",
-            help="Private set intersection: no silo learns an id that it lacks; or keyed digests, for silos that trust "
-            "each other: anybody who has the federation's secret can test any id.",
+            "--counts",
+            help="Learn only how many ids each other silo shares with this one; all parties give it, or none.",
         ),
-    ] = True,
+    ] = False,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            help="What a former alignment wrote, the same for all hubs: its ids are not compared again, only new rows "
+            "and those that were not common."
+        ),
+    ] = None,
     force: Force = False,
     certs: Certs = None,
     party: PartyFile = None,
@@ -242,31 +249,45 @@ def align(
 ) -> None:
     """Find the ids that every silo has, before training: every hub runs this command, with --data or with its clients.
 
-    Private set intersection protects against curious silos that follow the protocol, not against silos that cheat: a
-    silo can claim ids that it does not have. All learn how many ids each silo has. With three silos or more, each also
-    learns which of its own ids every single other silo has. `tdcd client --ids OUT` trains on the ids in OUT. The
-    terminal says how many of your rows are lost, and what that does to the labels in them, if your tables have any.
-    About 17 s for 100,000 ids in each of two silos, both on one machine with two cores.
+    It is a private set intersection between every two hubs. It protects against curious silos that follow the protocol,
+    not against silos that cheat: a silo can claim ids that it does not have. All learn how many ids each silo has, and
+    which of their own ids every single other silo has; with --counts only how many. `tdcd client --ids OUT` trains on
+    the ids in OUT. The terminal says how many of your rows are lost, and what that does to the labels in them, if your
+    tables have any. About 17 s for 100,000 ids in each of two silos, both on one machine with two cores.
 
     Exit status: 0 done, 2 bad input or parties that do not fit together, 130 interrupted.
     """
     from tdcd.cli.console import WaitingDisplay, show_table
-    from tdcd.pages.report import alignment_table
+    from tdcd.pages.report import alignment_table, counts_table
     from tdcd.runtime.process.align import align_as_client, align_as_hub
     from tdcd.runtime.process.party import own_file, read_job
 
     waiting = WaitingDisplay(screen, "aligning")
     with reported(), stoppable(waiting.stop), waiting:
-        refuse_existing(out, force)
+        answer: Answer = "counts" if counts else "ids"
+        if counts and out is not None:
+            raise ValueError("--counts writes no file: leave out --out")
+        if out is None and not counts:
+            raise ValueError("--out: is missing: the file for the common ids")
+        if known is not None and name is not None:
+            raise ValueError("--known is for hubs: a client sends its hub all its ids")
+        if out is not None:
+            refuse_existing(out, force)
         job = read_job(federation)
         own = own_file(party, certs=text_of(certs), insecure=insecure)
         if name is not None:
-            outcome, ids, lost = align_as_client(job, silo, name, data or [], own, waiting)
+            aligned = align_as_client(job, silo, name, data or [], own, waiting, answer=answer)
         else:
-            outcome, ids, lost = align_as_hub(job, silo, data or [], "psi" if psi else "digests", own, waiting)
-        if outcome.status == "finished":
+            aligned = align_as_hub(job, silo, data or [], own, waiting, answer=answer, known=known)
+        outcome, ids, lost, shared = aligned
+        is_done = outcome.status == "finished"
+        if is_done and out is not None:
             out.write_text("".join(f"{sample}\n" for sample in ids), encoding="utf-8")
-    if outcome.status == "finished":
+    if is_done and counts and name is not None:
+        screen.print("The hubs know how many ids they share; nobody knows which.", highlight=False)
+    elif is_done and counts:
+        show_table(screen, counts_table(silo, lost.ids, shared))
+    elif is_done:
         screen.print(f"{counted(len(ids), 'id')} {are(len(ids))} in every silo: {out}", soft_wrap=True, highlight=False)
         show_table(screen, alignment_table({silo if name is None else f"{silo}, {name}": lost}))
         if not ids:

@@ -606,6 +606,12 @@ def alignment_table(silos: Mapping[str, SiloIds]) -> TextTable:
     return TextTable(["silo", "ids", "common ids", "rows lost", "labels before", "labels after"], rows)
 
 
+def counts_table(silo: str, num_ids: int, shared: Mapping[str, int]) -> TextTable:
+    """One row per other silo: how many of this silo's ids it has, and which share of them."""
+    rows = [[other, f"{count:,}", f"{count / max(1, num_ids):.1%}"] for other, count in shared.items()]
+    return TextTable(["silo", f"of the {num_ids:,} ids of {silo}", "share"], rows)
+
+
 def _labels_in_words(figures: LabelFigures | None) -> str:
     if figures is None:
         return NO_LABELS

@@ -316,13 +316,14 @@ class Gone(Message, frozen=True, kw_only=True, tag="gone"):
 class AlignHello(Message, frozen=True, kw_only=True, tag="align_hello"):
     """What hubs compare before they align."""
 
-    method: str
+    answer: str
     config: dict[str, SettingValue]
 
 
 class AlignIds(Message, frozen=True, kw_only=True, tag="align_ids"):
     """A client's ids."""
 
+    answer: str
     ids: list[str]
     config: dict[str, SettingValue]
 
@@ -341,17 +342,23 @@ class AlignCommon(Message, frozen=True, kw_only=True, tag="align_common"):
 
 
 class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
-    """Which samples a hub has, by keyed digests, and which training its block is of."""
+    """The samples that a hub has, as blinded points, and which training its block is of."""
 
     model_run: str | None = None
     model_status: str | None = None
     card: Card | None = None
-    digests: Array
+    points: Array
     config: dict[str, SettingValue]
 
 
+class PredictReturned(Message, frozen=True, kw_only=True, tag="predict_returned"):
+    """The receiver's points, blinded by the sender too, in the order in which they came."""
+
+    points: Array
+
+
 class PredictScores(Message, frozen=True, kw_only=True, tag="predict_scores"):
-    """A hub's phi of the samples that the receiver has too; ``places`` are those in the receiver's list."""
+    """A hub's phi of the samples that the receiver has too; ``places`` are those among the receiver's points."""
 
     places: Array
     phi: Array
@@ -393,5 +400,5 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
 
 _OfClient = Enrol | ColumnSummary | Ready | Diverged | Bye
 _OfHub = Who | Welcome | Prepare | Stop | Published | Want | Gone | Checkpoint | Ended
-_OfDialogue = AlignHello | AlignIds | AlignRows | AlignCommon | PredictHello | PredictScores
+_OfDialogue = AlignHello | AlignIds | AlignRows | AlignCommon | PredictHello | PredictReturned | PredictScores
 AnyMessage = _OfClient | _OfHub | _OfDialogue

@@ -1,17 +1,18 @@
 """Finding the ids that every silo has, over the federation's own links.
 
 A client sends its hub its ids, as it does for training; the hubs run an :class:`~tdcd.alignment.Alignment`; every
-client is sent those of its ids that remain.
+client is sent those of its ids that remain. Where only counts are asked for, all clients are sent none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from tdcd.alignment import Alignment, Method, ristretto
+from tdcd.alignment import Alignment, Answer
 from tdcd.alignment.messages import Outgoing
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.federation import client_of
@@ -39,17 +40,27 @@ class AlignHub:
         self,
         job: Job,
         silo: int,
-        method: Method,
         secret: bytes,
         ids: Mapping[str, Sequence[str]] | None,
+        *,
+        answer: Answer = "ids",
+        known: Sequence[str] = (),
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Take the ids of the silo's clients, or None to receive them from the clients themselves."""
+        """Take the ids of the silo's clients, or None to receive them from the clients themselves.
+
+        Args:
+            answer: whether hubs learn which ids are common, or only how many.
+            known: the common ids of a former alignment, which are not compared again.
+        """
         self.job, self.name, self.peers = job, job.hubs[silo], job.peers(silo)
         self.clients = () if ids is not None else job.clients(silo)
         self.partners = (*self.clients, *self.peers)
         self.common: list[str] = []
-        self._silo, self._method, self._secret, self._progress = silo, method, secret, progress
+        self.counts: dict[str, int] = {}
+        """How many of this silo's ids each other silo has, by its hub."""
+        self._silo, self._answer, self._known = silo, answer, known
+        self._secret, self._progress = secret, progress
         self._ids: dict[str, Sequence[str]] = dict(ids or {})
         self._alignment: Alignment | None = None
         self._early: list[AlignRows] = []
@@ -73,13 +84,14 @@ class AlignHub:
 
     def start(self) -> list[Message]:
         """Greet the other hubs; begin at once if the ids are here."""
-        hello = AlignHello(self.name, "", method=self._method, config=self.job.shared)
+        hello = AlignHello(self.name, "", answer=self._answer, config=self.job.shared)
         return [*(hello.to(peer) for peer in self.peers), *self._begin()]
 
     def receive(self, message: Message) -> list[Message]:
         """A client's ids, or another hub's part of the alignment."""
         if message.sender in self.clients and isinstance(message, AlignIds):
             compare_settings(message.sender, message.config, self.name, self.job)
+            self._compare_answers(message)
             self._ids[message.sender] = message.ids
             return self._begin()
         if message.sender not in self.peers:
@@ -89,17 +101,20 @@ class AlignHub:
         self._met.add(message.sender)
         if isinstance(message, AlignHello):
             compare_settings(message.sender, message.config, self.name, self.job)
-            if message.method != self._method:
-                theirs = message.method
-                raise IncompatibleParties(
-                    f"{message.sender} aligns by {theirs} and {self.name} by {self._method}: choose one"
-                )
+            self._compare_answers(message)
             return []
         if self._alignment is None:
             self._early.append(message)
             return []
         rows = take(message.rows, "rows", np.uint8, [None, None])
         return self._to_messages(self._alignment.receive(self.job.hubs.index(message.sender), message.step, rows))
+
+    def _compare_answers(self, message: AlignHello | AlignIds) -> None:
+        if message.answer != self._answer:
+            raise IncompatibleParties(
+                f"{message.sender} asks for {message.answer} and {self.name} for {self._answer}: give all parties "
+                "--counts, or none"
+            )
 
     def _begin(self) -> list[Message]:
         if any(client not in self._ids for client in self.clients):
@@ -110,8 +125,15 @@ class AlignHub:
                 if sample in holder:
                     raise IncompatibleParties(f"id '{sample}' is held by {holder[sample]} and by {source}")
                 holder[sample] = source
-        number = len(self.job.hubs)
-        self._alignment = Alignment(self._silo, number, [*holder], self._method, self._secret, progress=self._progress)
+        self._alignment = Alignment(
+            self._silo,
+            len(self.job.hubs),
+            [*holder],
+            self._secret,
+            answer=self._answer,
+            known=self._known,
+            progress=self._progress,
+        )
         out = self._to_messages(self._alignment.start())
         early, self._early = self._early, []
         for message in early:
@@ -120,12 +142,13 @@ class AlignHub:
 
     def _to_messages(self, outgoing: Sequence[Outgoing]) -> list[Message]:
         out: list[Message] = [
-            AlignRows(self.name, self.job.hubs[message.receiver], step=message.kind, rows=Array.of(message.payload))
+            AlignRows(self.name, self.job.hubs[message.receiver], step=message.step, rows=Array.of(message.payload))
             for message in outgoing
         ]
-        if self.done and not self.common:
+        if self.done and not self.counts:
             assert self._alignment is not None
-            self.common = self._alignment.common
+            self.counts = {self.job.hubs[silo]: count for silo, count in self._alignment.counts.items()}
+            self.common = self._alignment.common if self._answer == "ids" else []
             chosen = set(self.common)
             for client in self.clients:
                 kept = [sample for sample in self._ids[client] if sample in chosen]
@@ -136,12 +159,12 @@ class AlignHub:
 class AlignClient:
     """A client's side: send the ids, receive which remain."""
 
-    def __init__(self, job: Job, silo: int, name: str, ids: Sequence[str]) -> None:
+    def __init__(self, job: Job, silo: int, name: str, ids: Sequence[str], answer: Answer = "ids") -> None:
         self.name, self.hub = name, job.hubs[silo]
         self.partners: tuple[str, ...] = (self.hub,)
         self.common: list[str] = []
         self.done = False
-        self._job, self._ids = job, ids
+        self._job, self._ids, self._answer = job, ids, answer
 
     def missing(self) -> list[str]:
         """Who is being waited for."""
@@ -149,7 +172,7 @@ class AlignClient:
 
     def start(self) -> list[Message]:
         """The client's ids."""
-        return [AlignIds(self.name, self.hub, ids=[*self._ids], config=self._job.shared)]
+        return [AlignIds(self.name, self.hub, answer=self._answer, ids=[*self._ids], config=self._job.shared)]
 
     def receive(self, message: Message) -> list[Message]:
         """Which of them every silo has."""
@@ -159,39 +182,65 @@ class AlignClient:
         return []
 
 
+class Aligned(NamedTuple):
+    """How a party's alignment ended.
+
+    Attributes:
+        common: the ids that all silos have, those of the party if it is a client; none where only counts were asked
+            for.
+        lost: what the party loses by keeping to them.
+        counts: of a hub: how many of the silo's ids each other silo has.
+    """
+
+    outcome: RunOutcome
+    common: list[str]
+    lost: SiloIds
+    counts: Mapping[str, int]
+
+
 def align_as_hub(
-    job: Job, silo: str, tables: Sequence[Path], method: Method, own: PartySection, waiting: Waiting
-) -> tuple[RunOutcome, list[str], SiloIds]:
-    """Take a hub's part; how it ended, the common ids, and what the silo loses by keeping to them."""
-    if method == "psi":
-        try:
-            ristretto.require()
-        except ImportError as error:
-            raise ConfigError([f"--psi: {error}; or use --digests among silos that trust each other"]) from None
+    job: Job,
+    silo: str,
+    tables: Sequence[Path],
+    own: PartySection,
+    waiting: Waiting,
+    *,
+    answer: Answer = "ids",
+    known: Path | None = None,
+) -> Aligned:
+    """Take a hub's part; ``known`` is the file of a former alignment, whose ids are not compared again."""
     index = job.silo_index(silo)
     rows = [ids_in(path, job.config, job.config.silos[index]) for path in tables]
     held = {part.source: part.ids for part in rows} if tables else None
-    hub = AlignHub(job, index, method, secret_of(job, own), held, waiting.progress)
+    before = known.read_text(encoding="utf-8").splitlines() if known is not None else ()
+    hub = AlignHub(job, index, secret_of(job, own), held, answer=answer, known=before, progress=waiting.progress)
     with open_transport(job, hub.name, [*hub.partners], own, "align") as transport:
         outcome = converse(hub, transport, waiting.show, waiting.should_stop)
     lost = _lost(job.config, rows, hub.common) if rows else SiloIds(hub.num_ids, len(hub.common))
-    return outcome, hub.common, lost
+    counts = {peer.removeprefix("hub."): count for peer, count in hub.counts.items()}
+    return Aligned(outcome, hub.common, lost, counts)
 
 
 def align_as_client(
-    job: Job, silo: str, name: str, tables: Sequence[Path], own: PartySection, waiting: Waiting
-) -> tuple[RunOutcome, list[str], SiloIds]:
-    """Take a client's part; how it ended, which of its ids are common, and what it loses by keeping to them."""
+    job: Job,
+    silo: str,
+    name: str,
+    tables: Sequence[Path],
+    own: PartySection,
+    waiting: Waiting,
+    *,
+    answer: Answer = "ids",
+) -> Aligned:
+    """Take a client's part."""
     section = find_silo(job.config, silo, name)
     if not tables:
         raise ConfigError(["--data: is missing; a client needs the tables with its ids"])
     rows = [ids_in(path, job.config, section) for path in tables]
-    client = AlignClient(
-        job, job.silo_index(silo), client_of(silo, name), [sample for part in rows for sample in part.ids]
-    )
+    ids = [sample for part in rows for sample in part.ids]
+    client = AlignClient(job, job.silo_index(silo), client_of(silo, name), ids, answer)
     with open_transport(job, client.name, [*client.partners], own, "align") as transport:
         outcome = converse(client, transport, waiting.show, waiting.should_stop)
-    return outcome, client.common, _lost(job.config, rows, client.common)
+    return Aligned(outcome, client.common, _lost(job.config, rows, client.common), {})
 
 
 def ids_in(path: Path, config: Config, silo: SiloSection) -> RawRows:

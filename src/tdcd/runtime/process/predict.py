@@ -12,24 +12,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.alignment.alignment import keyed_digests
+from tdcd.alignment.alignment import BlindedIds, checked_points
 from tdcd.config import ConfigError
 from tdcd.config.losses import chosen_loss
 from tdcd.core.execution import Interrupted
 from tdcd.federation import hub_of
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores, check_without
-from tdcd.records.files import read_json
+from tdcd.records.files import digest_of, read_json
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
-from tdcd.runtime.messages.messages import PredictHello, PredictScores
+from tdcd.runtime.messages.messages import PredictHello, PredictReturned, PredictScores
 from tdcd.runtime.messages.structure import Array, Message
 from tdcd.runtime.messages.validation import take
 from tdcd.runtime.messages.wire import RejectedMessage
-from tdcd.runtime.process.dialogue import converse
-from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job, secret_of
+from tdcd.runtime.process.dialogue import Waiting, converse
+from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job
+from tdcd.tables.rows import id_order
 
 PREDICTION = "prediction"
 """What the keys are for."""
@@ -48,11 +49,36 @@ NO_NOISE = (
 )
 
 
+class Comparison:
+    """What a hub and one of its peers know of each other's samples: every set blinded by both."""
+
+    def __init__(self, theirs: NDArray[np.uint8]) -> None:
+        """Take the peer's samples, blinded by it and by this hub."""
+        self.theirs = theirs
+        self.returned: NDArray[np.uint8] | None = None
+        """This hub's samples, blinded by it and by the peer."""
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Where the samples that both hubs have are: in this hub's points and in the peer's, in this hub's order."""
+        assert self.returned is not None
+        places = {row.tobytes(): place for place, row in enumerate(self.theirs)}
+        return [(own, places[row.tobytes()]) for own, row in enumerate(self.returned) if row.tobytes() in places]
+
+
 class PredictHub:
-    """A hub's side: say which samples it has, by keyed digests, and to each peer its scores of the common ones."""
+    """A hub's side: find out with each peer which samples both have, and send it the scores of those.
+
+    Hubs compare ids by private set intersection, pair by pair; see :class:`~tdcd.alignment.BlindedIds`.
+    """
 
     def __init__(
-        self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, without: Collection[str] = ()
+        self,
+        job: Job,
+        silo: int,
+        own: SiloScores,
+        model: ModelOf,
+        without: Collection[str] = (),
+        progress: Callable[[float], None] = lambda done: None,
     ) -> None:
         """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
         if job.variant.is_private:
@@ -65,10 +91,14 @@ class PredictHub:
         self.own = own
         self.parts: dict[str, SiloScores] = {}
         """What the peers sent, by hub, for those of this silo's ids that they have."""
-        self._model = model
-        self._digests = keyed_digests(list(own.ids), secret)
-        self._place = places_in(self._digests)
-        self._met: set[str] = set()
+        self._model, self._progress = model, progress
+        self._blinded = BlindedIds(list(own.ids), advance=self._advance)
+        row_of = {sample: row for row, sample in enumerate(own.ids)}
+        self._rows = np.array([row_of[sample] for sample in self._blinded.ids], np.int64)
+        """Which row of this silo's scores each of its points is about."""
+        self._compared: dict[str, Comparison] = {}
+        self._computed, self._to_compute = 0, len(own.ids)
+        self._points: NDArray[np.uint8] | None = None
 
     @property
     def done(self) -> bool:
@@ -77,8 +107,11 @@ class PredictHub:
 
     def missing(self) -> list[str]:
         """Who is being waited for."""
-        sent = self.parts if self.predicts else self.partners
-        return [peer for peer in self.partners if peer not in sent or peer not in self._met]
+        return [
+            peer
+            for peer in self.partners
+            if not self._has_compared(peer) or (self.predicts and self._sends(peer) and peer not in self.parts)
+        ]
 
     def scores(self) -> dict[str, SiloScores]:
         """What the peers' columns add to the scores, by hub."""
@@ -88,65 +121,102 @@ class PredictHub:
         """Which samples this silo has."""
         return [self._hello().to(peer) for peer in self.partners]
 
-    def _hello(self) -> PredictHello:
-        # Who gets no scores need not say of which samples it would.
-        digests, (run, status) = Array.of(self._digests[: None if self.predicts else 0]), self._model
-        return PredictHello(self.name, "", model_run=run, model_status=status, digests=digests, config=self.job.shared)
-
     def receive(self, message: Message) -> list[Message]:
-        """A peer's samples, or its scores."""
+        """A peer's samples, this hub's samples as the peer returns them, or the peer's scores."""
         if isinstance(message, PredictHello):
             return self._on_hello(message)
+        if isinstance(message, PredictReturned) and message.sender in self._compared:
+            if self._has_compared(message.sender):
+                raise RejectedMessage("it was returned before")
+            what = f"the set of {self.name} that {message.sender} returned"
+            returned = take(message.points, "points", np.uint8, [None, None])
+            self._compared[message.sender].returned = checked_points(returned, len(self._rows), what)
+            return self._on_compared(message.sender)
         if not isinstance(message, PredictScores) or not self.predicts:
             raise RejectedMessage(f"nobody asked for '{message.kind}'")
         return self._on_scores(message)
 
-    def _on_scores(self, message: PredictScores) -> list[Message]:
-        places = take(message.places, "places", np.int64, [None])
-        phi = take(message.phi, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
-        if len(places) and not 0 <= places.min() <= places.max() < len(self.own.ids):
-            raise RejectedMessage("'places' points past this hub's samples")
-        self.parts[message.sender] = SiloScores([self.own.ids[place] for place in places], phi)
-        return []
+    def _hello(self) -> PredictHello:
+        if self._points is None:
+            self._points = self._blinded.points()
+        run, status = self._model
+        points = Array.of(self._points)
+        return PredictHello(self.name, "", model_run=run, model_status=status, points=points, config=self.job.shared)
 
     def _on_hello(self, message: PredictHello) -> list[Message]:
-        theirs = self._check_hello(message)
-        self._met.add(message.sender)
-        if self._label_hub == self.name:
-            return []
-        pairs = [(p, self._place[r.tobytes()]) for p, r in enumerate(theirs) if r.tobytes() in self._place]
-        places = np.array([place for place, _ in pairs], np.int64)
-        phi = self.own.phi[[row for _, row in pairs]]
-        return [PredictScores(self.name, message.sender, places=Array.of(places), phi=Array.of(phi))]
-
-    def _check_hello(self, message: PredictHello) -> NDArray[np.uint8]:
-        """The digests of a peer's samples, if it has the same file and the same model."""
+        """Blind a peer's samples too, if it has the same file and the same model; it may come back with new ones."""
         compare_settings(message.sender, message.config, self.name, self.job)
         theirs = ModelOf(message.model_run, message.model_status)
         if theirs != self._model:
             raise IncompatibleParties(
                 f"the blocks do not belong together: {message.sender} has {theirs}, {self.name} {self._model}"
             )
-        digests: NDArray[np.uint8] = take(message.digests, "digests", np.uint8, [None, self._digests.shape[1]])
-        if len(places_in(digests)) != len(digests):
-            raise RejectedMessage("'digests' has a sample twice")
-        return digests
+        points = take(message.points, "points", np.uint8, [None, None])
+        points = checked_points(points, len(points), f"the set of {message.sender} that it sent")
+        self._to_compute += len(points)
+        self._compared[message.sender] = Comparison(self._blinded.blind(points))
+        self.parts.pop(message.sender, None)
+        returned = Array.of(self._compared[message.sender].theirs)
+        return [PredictReturned(self.name, message.sender, points=returned)]
+
+    def _on_compared(self, peer: str) -> list[Message]:
+        """Send the peer this silo's scores of the samples that both have."""
+        if not self._sends(self.name):
+            return []
+        pairs = self._compared[peer].pairs()
+        places = np.array([place for _, place in pairs], np.int64)
+        phi = self.own.phi[self._rows[[own for own, _ in pairs]]]
+        return [PredictScores(self.name, peer, places=Array.of(places), phi=Array.of(phi))]
+
+    def _on_scores(self, message: PredictScores) -> list[Message]:
+        places = take(message.places, "places", np.int64, [None])
+        phi = take(message.phi, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
+        if len(places) and not 0 <= places.min() <= places.max() < len(self._rows):
+            raise RejectedMessage("'places' points past this hub's samples")
+        if len(np.unique(places)) < len(places):
+            raise RejectedMessage("'places' has a sample twice")
+        rows = self._rows[places]
+        order = np.argsort(rows)
+        self.parts[message.sender] = SiloScores([self.own.ids[row] for row in rows[order]], phi[order])
+        return []
+
+    def _sends(self, hub: str) -> bool:
+        """Whether a hub's scores go to others: not those of a hub that alone has the labels."""
+        return hub != self._label_hub
+
+    def _has_compared(self, peer: str) -> bool:
+        return peer in self._compared and self._compared[peer].returned is not None
+
+    def _shared_with(self, peer: str) -> set[int]:
+        """The rows of this silo that a peer has too."""
+        return {int(self._rows[own]) for own, _ in self._compared[peer].pairs()}
+
+    def _advance(self, count: int) -> None:
+        self._computed += count
+        self._progress(self._computed / self._to_compute)
 
 
 class MaskedPredictHub(PredictHub):
     """The same with masks: for the samples that all hubs have, each gets the sum of the others' scores only.
 
-    All hubs send each other the ids that they have, also those that get no scores: masks cancel only over the same
-    ones. New key pairs are drawn every time, so that no masks are ever used for two predictions.
+    All hubs compare ids with each other, also those that get no scores: masks cancel only over the same samples. New
+    key pairs are drawn every time, so that no masks are ever used for two predictions.
     """
 
-    def __init__(self, job: Job, silo: int, secret: bytes, own: SiloScores, model: ModelOf, keys: Keys) -> None:
+    def __init__(
+        self,
+        job: Job,
+        silo: int,
+        own: SiloScores,
+        model: ModelOf,
+        keys: Keys,
+        progress: Callable[[float], None] = lambda done: None,
+    ) -> None:
         """Take the hub's keys too."""
-        super().__init__(job, silo, secret, own, model)
+        super().__init__(job, silo, own, model, progress=progress)
         self.partners = job.peers(silo)
         self._pair = keys.pair(PREDICTION, kept_with=secrets.token_hex(16))
-        hello = super()._hello().replace(digests=Array.of(self._digests), card=self._pair.card())
-        self._hellos = {self.name: hello}
+        self._hellos: dict[str, PredictHello] = {}
         self._received: dict[str, PredictScores] = {}
         self._session = ""
         """Which hubs' keys and samples the masks are of; a hub that comes back has another one."""
@@ -159,40 +229,48 @@ class MaskedPredictHub(PredictHub):
     def missing(self) -> list[str]:
         """Who is being waited for."""
         wanted = self._senders if self.predicts else []
-        return [peer for peer in self.partners if peer not in self._met or (peer in wanted and peer not in self.parts)]
+        return [
+            peer
+            for peer in self.partners
+            if not self._has_compared(peer) or (peer in wanted and peer not in self.parts)
+        ]
 
     def _hello(self) -> PredictHello:
+        if self.name not in self._hellos:
+            self._hellos[self.name] = super()._hello().replace(card=self._pair.card())
         return self._hellos[self.name]
 
     def _on_hello(self, message: PredictHello) -> list[Message]:
-        self._check_hello(message)
         self._hellos[message.sender] = message
-        self._met.add(message.sender)
-        if len(self._hellos) < len(self.job.hubs):
+        return super()._on_hello(message)
+
+    def _on_compared(self, peer: str) -> list[Message]:
+        """Once all hubs' samples are compared: send the masked scores of those that all have."""
+        if not all(self._has_compared(hub) for hub in self.partners):
             return []
-        places = {hub: places_in(hello.digests.values) for hub, hello in self._hellos.items()}
-        shared = sorted(set.intersection(*(set(ids) for ids in places.values())))
-        self._common = [self._place[digest] for digest in shared]
+        shared = sorted(set.intersection(*(self._shared_with(hub) for hub in self.partners)))
+        ids = [self.own.ids[row] for row in shared]
+        self._common = [shared[place] for place in id_order(ids)]
         sums = self._sums = self._agree()
         self._take_parts()
         if self.name not in self._senders:
             return []
         phi = Array.of(sums.part("prediction", 0, self.own.phi[self._common]))
+        places = Array.of(np.arange(len(self._common), dtype=np.int64))
         return [
-            PredictScores(self.name, peer, run=self._session, places=Array.of(np.array(its, np.int64)), phi=phi)
-            for peer in self.partners
-            if self._label_hub in (None, peer)
-            for its in [[places[peer][digest] for digest in shared]]
+            PredictScores(self.name, hub, run=self._session, places=places, phi=phi)
+            for hub in self.partners
+            if self._label_hub in (None, hub)
         ]
 
     def _agree(self) -> Sums:
         """The masks that all hubs' keys give; the hub with the labels only adds up."""
         exchange, members = self.job.variant.summed_phi, self._senders
         # Other samples, too, get other masks.
-        named = hashlib.sha256()
+        named = hashlib.sha256(digest_of({"common": [self.own.ids[row] for row in self._common]}, {}).encode())
         for hello in (self._hellos[hub] for hub in self.job.hubs):
             named.update(b"" if hello.card is None else hello.card.public)
-            named.update(hashlib.sha256(hello.digests.values.tobytes()).digest())
+            named.update(hashlib.sha256(hello.points.values.tobytes()).digest())
         self._session = named.hexdigest()[:32]
         assert exchange is not None
         masks = None
@@ -216,8 +294,7 @@ class MaskedPredictHub(PredictHub):
         ids, self.parts = [self.own.ids[row] for row in self._common], {}
         for peer, message in self._received.items():
             if self._session and message.run == self._session:
-                if [*take(message.places, "places", np.int64, [len(ids)])] != self._common:
-                    raise RejectedMessage("'places' are not the samples that all hubs have")
+                take(message.places, "places", np.int64, [len(ids)])
                 steps = take(message.phi, "phi", np.uint32, [len(ids), self.own.phi.shape[1]])
                 self.parts[peer] = SiloScores(ids, steps)
 
@@ -232,17 +309,11 @@ class MaskedPredictHub(PredictHub):
         total = self._sums.others("prediction", 0, [self.parts[hub].phi for hub in self._senders if hub != self.name])
         by_peer = {}
         for peer in self.partners:
-            digests = places_in(self._hellos[peer].digests.values)
-            rows = [row for digest, row in self._place.items() if digest in digests]
+            rows = sorted(self._shared_with(peer))
             phi = np.zeros((len(self.own.ids), self.own.phi.shape[1]), self.own.phi.dtype)
             phi[self._common] = total if peer == self.partners[0] else 0
             by_peer[peer] = SiloScores([self.own.ids[row] for row in rows], phi[rows])
         return by_peer
-
-
-def places_in(digests: NDArray[np.uint8]) -> dict[bytes, int]:
-    """Where each digest is in a hub's list."""
-    return {row.tobytes(): place for place, row in enumerate(digests)}
 
 
 def predict_with_peers(
@@ -252,8 +323,7 @@ def predict_with_peers(
     data: Path,
     own: PartySection,
     *,
-    watch: Callable[[list[str]], None] = lambda missing: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    waiting: Waiting,
     allow_missing: bool = False,
     without: Collection[str] = (),
     allow_code: bool = False,
@@ -261,9 +331,9 @@ def predict_with_peers(
     """This silo's model; its scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
 
     Every hub gives this command at the same time, with its own table and run folder. No block and no feature leaves
-    its silo: a peer gets the scores of the samples that it has too, and keyed digests of the other ids. If one silo
-    alone has labels, the others get this silo's scores only, which went to that one. Where sums are masked, the sum
-    over the others is reported as the first of them.
+    its silo: a peer gets the scores of the samples that it has too, and learns nothing of the other ids but their
+    number. If one silo alone has labels, the others get this silo's scores only, which went to that one. Where sums
+    are masked, the sum over the others is reported as the first of them.
 
     Args:
         without: silos whose hubs are missing; all others give the same.
@@ -292,12 +362,13 @@ def predict_with_peers(
         job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
     ]
     model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
-    mine = job, index, secret_of(job, own), model.silo_scores(silo, data), _model_of(run)
-    hub = PredictHub(*mine, [hub_of(missing) for missing in without])
+    mine = job, index, model.silo_scores(silo, data), _model_of(run)
     if is_masked:
-        hub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own))
+        hub: PredictHub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own), waiting.progress)
+    else:
+        hub = PredictHub(*mine, [hub_of(missing) for missing in without], waiting.progress)
     with open_transport(job, hub.name, list(hub.partners), own, "predict") as transport:
-        outcome = converse(hub, transport, watch, should_stop)
+        outcome = converse(hub, transport, waiting.show, waiting.should_stop)
     if outcome.status == "interrupted":
         raise Interrupted("Interrupted; nothing was written.")
     if outcome.status != "finished":

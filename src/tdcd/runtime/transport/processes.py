@@ -136,6 +136,15 @@ class PeerProcesses:
         self._is_announced |= self.chosen is not None and self.chosen.nonce == nonce
         return self._settle()
 
+    def received_message(self, nonce: str) -> list[Event]:
+        """A message of a process came: if the two have chosen each other, that one was informed.
+
+        Its first message may be here before the thread that informed it is back to say so.
+        """
+        if self.chosen is None or self.chosen.nonce != nonce or self.is_up or not self._is_mutual():
+            return []
+        return self.announced(nonce)
+
     def accepts(self, nonce: str) -> bool:
         """Whether messages of the process with this nonce are received."""
         return self.is_up and self.chosen is not None and self.chosen.nonce == nonce

@@ -372,8 +372,10 @@ class ZenohTransport:
             if mark in (CHOSEN, TAKEN):
                 word = sample.payload.to_bytes()[:MOST_WORD_BYTES].decode(errors="replace")
                 self._note(sender, self._processes[sender].received_choice(nonce, mark, word))
-            elif mark in (LAST, MORE) and self._processes[sender].accepts(nonce):
-                self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
+            elif mark in (LAST, MORE):
+                self._note(sender, self._processes[sender].received_message(nonce))
+                if self._processes[sender].accepts(nonce):
+                    self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
         word = str(sample.key_expr).rpartition("/")[2]
