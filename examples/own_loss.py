@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from tdcd import Federation, Linear, Loss, Objective, Settings, load, standardize, train
+from tdcd import Federation, Linear, Loss, Objective, load, standardize, train
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,5 @@ if __name__ == "__main__":
     rows, held_out = standardize(*load("diabetes").split(0.2, seed=0))
     federation = Federation.cut(rows, held_out, silos=2, clients=4, bias=True)
     for q in (0.5, 0.9):
-        last = train(federation, Linear(), Objective(Quantile(q)), Settings(step_size=0.02), rounds=300).history[-1]
+        last = train(federation, Linear(), Objective(Quantile(q)), rounds=300).history[-1]
         print(f"quantile {q}: {last.metrics['train']['below']:.3f} of the labels are below the prediction")

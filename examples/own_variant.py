@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from tdcd import Federation, Linear, Objective, Settings, Variant, load, standardize, train
+from tdcd import Federation, Linear, Objective, Variant, load, standardize, train
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ EIGHT_BITS = Variant(exchange=EightBits())
 if __name__ == "__main__":
     federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=4)
     for name, variant in {"Algorithm 1": Variant(), "8 bits": EIGHT_BITS}.items():
-        result = train(federation, Linear(), Objective(), Settings(step_size=0.01), rounds=200, variant=variant)
+        result = train(federation, Linear(), Objective(), rounds=200, variant=variant)
         last = result.history[-1]
-        print(f"{name}: loss {last.train_loss:.4f}, {last.bytes.hub_to_hub / 1e6:.2f} MB between hubs")
+        num_bytes = last.bytes.hub_to_hub / last.round
+        print(f"{name}: loss {last.train_loss:.4f}, {num_bytes:.0f} bytes per round between hubs")

@@ -15,8 +15,8 @@ from support.command import tdcd
 
 ROOT = Path(__file__).parents[1]
 FEW = ["--set", "train.rounds=2", "--set", "evaluate.every=2"]
-FEW_IMAGES = ["--set", "data.rows=300", "--set", "train.batch_size=32"]
-FEWER = {'load("digits28")': 'load("digits28", rows=300)', "batch_size=128": "batch_size=32", "rounds=4": "rounds=2"}
+FEW_IMAGES = ["--set", "data.rows=150"]
+FEWER = {'load("digits28")': 'load("digits28", rows=150)', "rounds=100": "rounds=2"}
 """The same in Python: one compiled program does for both."""
 PAGES = {
     "hospitals": ["run", "predict", "compare"],
@@ -25,6 +25,7 @@ PAGES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Limit of 2 rounds reached")
 @pytest.mark.parametrize("name", list(PAGES))
 def test_the_commands_and_the_python_of_an_example_run(name, tmp_path):
     shutil.copytree(ROOT / "examples" / name, tmp_path / "examples" / name)
