@@ -79,7 +79,7 @@ def test_a_step_that_is_not_finite_is_not_taken_and_the_block_waits():
     block = {"weight": np.array([[1.0], [2.0]])}
     state = steered.start(block)
     good, after = steered.step(block, {"weight": block["weight"] - 0.1}, state)
-    np.testing.assert_allclose(good["weight"], block["weight"] - 0.5 * 1.9 * 0.1)
+    np.testing.assert_allclose(good["weight"], block["weight"] - 0.5 * 1.4 * 0.1)
     assert not steered.is_lost(after)
     for bad in (np.nan, np.inf, 1e200):
         held, lost = steered.step(good, {"weight": np.array([[0.0], [bad]])}, after)
@@ -101,7 +101,7 @@ def test_a_block_that_went_back_waits_for_as_many_steps_as_it_is_told():
         assert np.array_equal(block["weight"], np.ones((2, 1)))
         assert not steered.is_lost(state)
     block, state = steered.step(block, {"weight": np.full((2, 1), 0.9)}, state)
-    np.testing.assert_allclose(block["weight"], 1 - 0.5 * 0.5 * 1.9 * 0.1)
+    np.testing.assert_allclose(block["weight"], 1 - 0.5 * 0.5 * 1.4 * 0.1)
 
 
 @pytest.mark.parametrize("engine", ["full", "clients"])
@@ -129,6 +129,58 @@ def test_clients_with_an_optimiser_of_their_own_are_refused():
     refused = "update = ClientMomentum: step_size = 'auto' goes with plain local steps of the clients"
     with pytest.raises(ValueError, match=refused):
         automatic(Settings(step_size="auto"), Variant(update=ClientMomentum()), is_scalable=True, num_silos=2)
+
+
+def formula(hessian, scale, rounds, first=0.25):
+    """Blocks of scaled steps on a quadratic, and their lengths, by the formulas of tdcd.core.family.scaled."""
+    block, velocity, length, last = np.ones((len(hessian), 1)), 0.0, first, None
+    blocks, lengths = [], []
+    for k in range(1, rounds + 1):
+        gradient = hessian @ block
+        if last is not None and (gradient != last[1]).any():
+            step, change = block - last[0], gradient - last[1]
+            measured = np.sqrt((change.T @ np.linalg.solve(scale, change)).item() / (step.T @ scale @ step).item())
+            length = max(first, min(1.2 * length, 0.5 / measured, 32.0))
+        last = block, gradient
+        velocity = min(0.9, k / (k + 3)) * velocity + gradient
+        block = block - length * np.linalg.solve(scale, min(0.9, (k + 1) / (k + 4)) * velocity + gradient)
+        blocks.append(block)
+        lengths.append(length)
+    return blocks, lengths
+
+
+@pytest.mark.parametrize("factor", [0.002, 0.3, 2.0])
+def test_steps_follow_the_curvature_that_a_hub_measures(factor):
+    """From 1/4 on: short where the silo curves by more than it knows of, and as long as it allows where by less."""
+    rows = np.random.default_rng(1).normal(size=(40, 3))
+    update, curvature = Scaled(0.25, 1.0), products(rows)
+    scale = np.linalg.inv(inverse_of(curvature, 1.0, 0.0))
+    hessian = factor * scale
+    block = {"weight": np.ones((3, 1))}
+    state = update.curved(update.start(block), curvature, 1.0, 0.0)
+    expected, lengths = formula(hessian, scale, 40)
+    for after, length in zip(expected, lengths, strict=True):
+        gradient = hessian @ block["weight"]
+        block, state = update.step(block, {"weight": block["weight"] - gradient}, state)
+        np.testing.assert_allclose(block["weight"], after, rtol=1e-8, atol=1e-12 + 1e-9 * abs(after).max())
+        assert float(state["step_size"]) == pytest.approx(length, rel=1e-6)
+    assert lengths[-1] == pytest.approx(max(0.25, min(32.0, 0.5 / factor)))
+
+
+def test_a_step_that_was_made_shorter_is_measured_by_how_far_it_went():
+    """Steered steps go a part of the way, and the curvature along them is the same."""
+    update, block = Steered(Scaled(0.25, 1.0)), {"weight": np.array([[1.0], [-2.0]])}
+    state = update.with_factor(update.start(block), 0.125)
+    for _ in range(12):
+        block, state = update.step(block, {"weight": block["weight"] - 0.5 * block["weight"]}, state)
+    assert float(state["inner"]["step_size"]) == pytest.approx(1.0)
+
+
+def test_scaled_steps_are_not_made_longer_than_they_measure():
+    settings, variant = automatic(AUTO, Variant(), is_scalable=True, num_silos=2)
+    assert (variant.longest_factor, settings.local_steps) == (1.0, 1)
+    result = train(federation("breast_cancer"), Linear(), "logistic", AUTO, rounds=60, verbose=0, quiet=True)
+    assert max(record.step for record in result.history) == 1.0
 
 
 def test_products_of_clients_add_up_to_those_of_the_silo():

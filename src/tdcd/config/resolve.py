@@ -85,7 +85,11 @@ class Plan(NamedTuple):
     @property
     def stopping(self) -> Stopping:
         """When the run ends, and which model stays."""
-        return Stopping.of(self.config.model_dump(include={"train", "evaluate", "silos"}), self.variant.is_steered)
+        return Stopping.of(
+            self.config.model_dump(include={"train", "evaluate", "silos"}),
+            self.variant.is_steered,
+            self.variant.longest_factor,
+        )
 
 
 def plan(

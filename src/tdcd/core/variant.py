@@ -27,7 +27,7 @@ from tdcd.core.combine import SUM, Combine
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.scaled import CurvedUpdate, Window
-from tdcd.core.family.steered import Steered
+from tdcd.core.family.steered import LONGEST, Steered
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
 from tdcd.core.presence import FullParticipation, Participation
 from tdcd.core.timing import Timing
@@ -72,6 +72,11 @@ class Variant:
     def is_steered(self) -> bool:
         """Whether the hubs' steps are steered."""
         return self.steered is not None
+
+    @property
+    def longest_factor(self) -> float:
+        """The largest factor of steered steps."""
+        return LONGEST if self.steered is None else self.steered.longest
 
     @property
     def curved(self) -> CurvedUpdate | None:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, Self
 
 from tdcd.core.choices import KeepModel
+from tdcd.core.family.steered import LONGEST
 from tdcd.core.settings import AUTO
 from tdcd.records.history import Record
 from tdcd.records.steering import TOL, Steering, StepControl
@@ -72,15 +73,19 @@ class Stopping(NamedTuple):
     """What decides about the steps, where they are steered."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], is_steered: bool | None = None) -> Self:
-        """What a configuration, as nested keys, says; ``is_steered`` where it leaves that to the blocks."""
+    def of(cls, config: Mapping[str, Any], is_steered: bool | None = None, longest: float = LONGEST) -> Self:
+        """What a configuration, as nested keys, says; ``is_steered`` where it leaves that to the blocks.
+
+        Args:
+            longest: the largest factor of the steps, for which a run has to know them; no other decision needs it.
+        """
         train, evaluate = config.get("train", {}), config.get("evaluate", {})
         if is_steered is None:
             is_steered = train.get("step_size") == AUTO
         periods = [silo.get("period", 1) for silo in config.get("silos", [])]
         tol, period, overlap = train.get("tol"), math.lcm(1, *periods), train.get("overlap", 0)
         delay, wait = (period * -(-rounds // period) for rounds in (overlap + 1, overlap))
-        steering = Steering(TOL if tol is None else tol, delay, period, train.get("rounds", 0), wait)
+        steering = Steering(TOL if tol is None else tol, delay, period, train.get("rounds", 0), wait, longest)
         return cls(
             train.get("rounds", 0),
             evaluate.get("patience"),

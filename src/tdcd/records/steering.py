@@ -4,7 +4,8 @@ Both follow from the lines of the history alone, so that all hubs decide alike w
 repeated bit for bit. A line counts if it is at least :data:`LEAST_ROUNDS` rounds after the last one that counted, or if
 it is the last of all.
 
-- The training loss fell, or stayed: the steps continue from there. After three such lines in a row they grow by half.
+- The training loss fell, or stayed: the steps continue from there. After three such lines in a row they grow by half,
+  up to what the update allows: scaled steps, which grow by themselves, to no more than they were.
 - It rose: the blocks go back to those of the last line before, and the steps become half as long.
 - It more than doubled, or is not finite: the same, and every further time in a row the steps become shorter by one
   more half, to 1/2, 1/8, 1/64 of what they were. A line that is not finite counts at once. After :data:`MOST_LOST`
@@ -21,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from tdcd.core.family.steered import LONGEST
 from tdcd.core.words import counted
 from tdcd.records.history import Record
 
@@ -29,8 +31,6 @@ TOL = 1e-4
 LEAST_ROUNDS = 3
 """Between two lines that count: the loss of fewer rounds is mostly chance."""
 SHRINK, GROW, IN_A_ROW = 0.5, 1.5, 3
-LONGEST = 8.0
-"""The largest factor."""
 MOST_LOST = 10
 """After so many in a row the last steps were 2^-45 of the first ones."""
 ROUNDING = 1e-7
@@ -81,6 +81,8 @@ class Steering(NamedTuple):
     """The last round, whose line counts in any case: the model that stays is never above one before it."""
     wait: int = 0
     """For how many rounds blocks that went back stand still: until no phi is left of those that were given up."""
+    longest: float = LONGEST
+    """The largest factor."""
 
     def judge(self, control: StepControl, record: Record) -> tuple[StepControl, Record]:
         """The control with one more line, and the line with what follows from it."""
@@ -116,7 +118,7 @@ class Steering(NamedTuple):
         if record.train_loss > control.loss + ROUNDING * abs(control.loss):
             return self._back(control, record)._replace(flat=flat, rate=0.0 if flat else control.rate)
         grown = control.falling + 1 == IN_A_ROW
-        factor = min(control.factor * GROW, max(LONGEST, control.factor)) if grown else control.factor
+        factor = min(control.factor * GROW, max(self.longest, control.factor)) if grown else control.factor
         falling = 0 if grown else control.falling + 1
         return StepControl(factor, record.round, record.train_loss, record.round, False, falling, flat, rate)
 

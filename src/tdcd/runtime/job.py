@@ -170,7 +170,7 @@ class Job:
     @cached_property
     def stopping(self) -> Stopping:
         """When the run ends, and which model stays."""
-        return Stopping.of(self.config.model_dump(), self.variant.is_steered)
+        return Stopping.of(self.config.model_dump(), self.variant.is_steered, self.variant.longest_factor)
 
     def block(self, silo: int) -> Block:
         """What a silo trains. The code of another silo's own block is neither needed nor imported here."""

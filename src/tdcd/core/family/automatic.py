@@ -20,8 +20,9 @@ from tdcd.core.settings import AUTO, LOCAL_STEPS, Settings
 from tdcd.core.update import Average, HubUpdate, Sgd
 from tdcd.core.variant import Variant
 
-FIRST_STEP = 1.0
-"""Of scaled steps, over N: with momentum they are stable up to 1.36 where all silos know the same."""
+FIRST_STEP, MARGIN = 1.0, 0.5
+"""Of scaled steps: the first one, over N, since with momentum they are stable up to 1.36 where all silos know the same;
+and the longest one over the curvature that a hub measures."""
 REACH = 0.01
 """How far several local steps go along a gradient before a hub scales it: not far, so that it is the one of the round's
 start."""
@@ -69,7 +70,7 @@ def automatic(
         step_size, batch = (1.0 if steps == 1 else REACH / steps), MOST_SAMPLES
         # Blocks that are D rounds old overshoot as if there were so many more.
         late = 1 + variant.timing.depth
-        update: HubUpdate = Scaled(FIRST_STEP / (num_silos * late), step_size * steps)
+        update: HubUpdate = Scaled(FIRST_STEP / (num_silos * late), step_size * steps, margin=MARGIN / late)
     else:
         # Optax is imported only where it is used.
         from tdcd.core.family.optimizers import HubOptimizer, direction  # noqa: PLC0415

@@ -19,6 +19,9 @@ from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, map_tree
 from tdcd.core.update import HubUpdate, UpdateState
 
+LONGEST = 8.0
+"""The largest factor, unless an update has a ``longest`` of its own."""
+
 
 @dataclass(frozen=True)
 class Steered:
@@ -39,6 +42,11 @@ class Steered:
     def takes_numpy(self) -> bool:
         """Whether a hub needs no JAX for it."""
         return getattr(self.update, "takes_numpy", False)
+
+    @property
+    def longest(self) -> float:
+        """The largest factor."""
+        return float(getattr(self.update, "longest", LONGEST))
 
     @property
     def is_curved(self) -> bool:

@@ -325,6 +325,10 @@ class Rounds:
         digests = dict(self.exchange.digests.get(self.round - 1, {}))
         return Part(self.name, "", round_index, self.run, flow=flow, arrays=named(arrays), digests=digests, facts=facts)
 
+    def _certificate_part(self, flow: FlowName, round_index: int, arrays: Arrays, facts: Facts | None = None) -> Part:
+        """Without digests: where rounds overlap, a hub that came back certifies a line in another round than before."""
+        return self._part(flow, round_index, arrays, facts).replace(digests={})
+
     def _record(self) -> list[Instruction]:
         """The lines of the history whose scores are all there, in order; one of them may end the run."""
         out: list[Instruction] = []
@@ -346,7 +350,7 @@ class Rounds:
         """Begin the certificate of a line; the phase goes on after it."""
         proof = LineProof(self.compute, round_index, *self.evaluations.uncertified.take(round_index))
         self._certification = Certification(
-            self.job, self.silo, round_index, proof, self.exchange, self.questions, self._part
+            self.job, self.silo, round_index, proof, self.exchange, self.questions, self._certificate_part
         )
         self._interrupted, self.phase = self.phase, "certifying"
         return self._certification.advance()
