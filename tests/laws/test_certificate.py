@@ -15,7 +15,10 @@ from support.problems import NUM_CLASSES, Problem, Shape, examples
 from tdcd.blocks import Linear, Mlp
 from tdcd.core import certificate
 from tdcd.core.certificate import Proof, Samples, SiloSide
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.family.labels import LabelsAt
+from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.scaled import Window
 from tdcd.core.losses import Huber, Loss
 from tdcd.core.objective import Objective
@@ -25,7 +28,28 @@ from tdcd.core.variant import Variant
 
 LOSSES = ("squared", "logistic", "softmax", "poisson", "huber")
 SHAPE = Shape(clients=(3, 2), columns=(3, 2), num_samples=60, batch_size=12, local_steps=3)
+SHAPES = {
+    num_silos: replace(SHAPE, clients=(3, 2, 1, 2)[:num_silos], columns=(3, 2, 2, 1)[:num_silos])
+    for num_silos in (2, 3, 4)
+}
 RANDOMIZED = {"logistic": 1.0, "softmax": 2.0}
+FEW_BITS = {"exchange": Quantised(4), "client_exchange": Quantised(8), "block_exchange": QuantisedChange(8)}
+MASKS = {"exchange": FixedPoint(64.0, terms=4)}
+CONFIGURATIONS = {
+    "plain": {},
+    "masks": MASKS,
+    "protected blocks": {"block_exchange": FixedBlocks()},
+    "masks, protected blocks, overlap": {**MASKS, "block_exchange": FixedBlocks(), "timing": Overlap(1)},
+    "few bits": FEW_BITS,
+    "overlap": {"timing": Overlap(2)},
+    "period": {"timing": Overlap(0, (1, 2))},
+    "few bits, overlap, period": {**FEW_BITS, "timing": Overlap(2, (2, 1))},
+    "labels at one silo": {"knowledge": LabelsAt(1)},
+    "labels at one silo, blocks in few bits": {"knowledge": LabelsAt(0), "block_exchange": QuantisedChange(8)},
+    "labels at one silo, protected blocks": {"knowledge": LabelsAt(1), "block_exchange": FixedBlocks()},
+}
+UNKNOWN_WITHOUT_LABELS = ("poisson", "huber")
+"""Losses that do not follow from their slopes."""
 
 
 def objective_of(loss, l2=0.05, epsilon=None):
@@ -84,8 +108,8 @@ def certificate_of(problem, models):
     return proof.certificate(sides)
 
 
-def drawn(loss, seed, l2=0.05, epsilon=None, is_weighted=False):
-    problem = Problem.draw(SHAPE, objective_of(loss, l2, None), seed)
+def drawn(loss, seed, l2=0.05, epsilon=None, is_weighted=False, shape=SHAPE):
+    problem = Problem.draw(shape, objective_of(loss, l2, None), seed)
     # So that a run in float32 has the very same data.
     silos = tuple(replace(silo, features=np.float32(silo.features)) for silo in problem.federation.silos)
     labels = np.asarray(problem.federation.labels, np.float32 if loss in ("squared", "huber") else None)
@@ -185,6 +209,46 @@ def test_with_automatic_steps_a_gap_is_close_to_the_true_distance(loss, changes)
     assert [record.gap is not None for record in result.history][-1]
     assert last.train_loss - best <= last.gap
     assert last.gap < 3 * abs(last.train_loss - best) + 1e-6 * last.train_loss
+
+
+def cases():
+    """Every configuration with every loss that it goes with; the number of silos, steps and weights take turns."""
+    turn = 0
+    for name, parts in CONFIGURATIONS.items():
+        has_labels = "knowledge" not in parts
+        for loss in LOSSES:
+            if has_labels or loss not in UNKNOWN_WITHOUT_LABELS:
+                yield name, loss, 2 + turn % 3, ("auto", 0.02)[turn // 3 % 2], has_labels and turn % 2 == 1
+                turn += 1
+
+
+@pytest.mark.parametrize(("name", "loss", "num_silos", "step_size", "is_weighted"), [*cases()])
+def test_no_member_of_the_family_has_a_gap_below_the_true_distance(name, loss, num_silos, step_size, is_weighted):
+    problem = drawn(loss, num_silos, is_weighted=is_weighted, shape=SHAPES[num_silos])
+    parts = dict(CONFIGURATIONS[name])
+    if "timing" in parts and parts["timing"].periods:
+        periods = parts["timing"].periods
+        parts["timing"] = replace(parts["timing"], periods=(periods * 2)[:num_silos])
+    settings = replace(problem.settings, step_size=step_size, local_steps=1, minibatches="full", dtype="float32")
+    result = tdcd.train(
+        problem.federation, Linear(), problem.objective, settings,
+        rounds=60, evaluate_every=6, variant=Variant(**parts), quiet=True,
+    )  # fmt: skip
+    outputs = NUM_CLASSES if loss == "softmax" else 1
+    best = best_loss(result.federation, problem.objective, outputs)
+    gaps = [(record.gap, record.train_loss - best) for record in result.history if record.gap is not None]
+    assert result.history[-1].gap is not None
+    assert all(gap >= error for gap, error in gaps)
+    assert result.history[-1].gap >= exact_loss(result, problem.objective) - best > -1e-12
+
+
+def exact_loss(result, objective):
+    """The training loss of a run's model, in float64."""
+    features, labels, parts = whole(result.federation)
+    theta = np.concatenate([np.asarray(block["weight"], np.float64) for block in result.blocks.values()])
+    with jax.enable_x64(True):
+        losses = objective.losses(jnp.asarray(features @ theta), jnp.asarray(labels, objective.label_dtype("float64")))
+        return float((parts * losses).sum() + objective.l2 / 2 * (theta**2).sum())
 
 
 def trained(problem, objective, rounds=150, variant=None, **changes):
