@@ -49,6 +49,23 @@ def test_what_it_writes_is_taken_by_check_and_run(home):
     assert read_config(home / "federation.toml")["model"]["block"] == "mlp"
 
 
+def test_auto_trains_candidates_and_writes_the_chosen_settings_down(home):
+    options = ["--silos", "bank,bureau", "--clients", "2,1", "--label", "default", "--id", "nr", "--model", "auto"]
+    done = tdcd("init", *options, "--time-limit", "1e-3", cwd=home)
+    assert done.exit_code == 0, done.output
+    lines, text = done.stdout.splitlines(), (home / "federation.toml").read_text()
+    assert lines[0].startswith("linear: held-out AUC ")
+    assert lines[-3].startswith("Chosen: ")
+    # Of so short a time nothing is left after the first candidate.
+    assert lines[1:4] == [f"{name}: not tried: no time was left" for name in ("bins", "ensemble", "ensemble with head")]
+    for line in lines[:-2]:
+        assert f"# {line}\n" in text
+    model = check_config(read_config(home / "federation.toml")).model
+    assert (model.block, model.encoding, model.head) == ("linear", "standard", "sum")
+    run = tdcd("run", "federation.toml", "--set", "train.rounds=2", "--out", "run", cwd=home)
+    assert run.exit_code == 0, run.output
+
+
 def test_tables_may_come_later(tmp_path):
     done = tdcd("init", "new.toml", "--silos", "a,b,c", "--label", 'odd "name"', "--labels-at", "b", cwd=tmp_path)
     assert done.exit_code == 0, done.output
@@ -72,6 +89,13 @@ def test_tables_may_come_later(tmp_path):
             "--labels-at c: there is no such silo; there are a, b",
         ),
         (["--silos", "a,b", "--label", "y", "--block", "tree"], "--block tree: choose linear or mlp or ensemble"),
+        (["--silos", "a,b", "--label", "y", "--model", "best"], "--model best: it takes auto"),
+        (["--silos", "a,b", "--label", "y", "--model", "auto", "--block", "mlp"], "--block mlp: --model auto chooses"),
+        (["--silos", "a,b", "--label", "y", "--time-limit", "5"], "--time-limit 5: it goes with --model auto"),
+        (
+            ["--silos", "bank,b", "--label", "default", "--id", "nr", "--model", "auto"],
+            "--model auto trains on all tables here, and b.csv is not there",
+        ),
         (["--silos", "a b,c", "--label", "y"], "silos.0.name = 'a b'"),
         (["--silos", "bank,bureau", "--label", "income", "--id", "nr"], "--label income: no table has such a column"),
     ],

@@ -124,7 +124,8 @@ def predict(
         )
         first = next(name for name in model.silos if name not in gone)
         id_column, mark = model.part(silo or first).columns.id, allow_missing or bool(gone)
-        write_predictions(out, predictions, model.label_encoding, model.loss, id_column=id_column, mark_missing=mark)
+        form: dict[str, Any] = {"id_column": id_column, "mark_missing": mark, "temperature": model.temperature}
+        write_predictions(out, predictions, model.label_encoding, model.loss, **form)
     _show_predictions(predictions, ordered, out, model)
 
 

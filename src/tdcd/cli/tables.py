@@ -3,8 +3,11 @@
 
 import re
 import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import rich.box
 import typer
@@ -14,12 +17,17 @@ from rich.text import Text
 from tdcd.cli.options import Force
 from tdcd.cli.terminal import EXIT_INPUT, refuse_existing, reported, screen, show_labels
 from tdcd.config import Config, ConfigError, check_config, read_config
+from tdcd.core.settings import AUTO
 from tdcd.core.words import counted
 from tdcd.tables.client_table import cautions, describe, find_silo, label_balance, read_client, taken_for
 from tdcd.tables.errors import TableError
 from tdcd.tables.label_privacy import check_protected
 from tdcd.tables.rows import RawRows
 from tdcd.tables.source import is_parquet
+
+if TYPE_CHECKING:
+    from tdcd.config.resolve import Plan
+    from tdcd.tables.template import Answers
 
 BLOCKS = ("linear", "mlp", "ensemble")
 
@@ -39,11 +47,22 @@ def init(
     ] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="The column of ids [default: id].")] = None,
     block: Annotated[str | None, typer.Option(help="linear, mlp or ensemble [default: linear].")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="auto: train candidates on the tables, and take the best.", show_default=False)
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(help="Seconds for --model auto [default: 300].", show_default=False)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there already.")] = False,
 ) -> None:
     """Write a first federation.toml, with comments, that `tdcd run` takes. Asks for what is not given as an option.
 
     Tables that are there are looked at: which columns hold names, who has labels, how large a minibatch may be.
+
+    With --model auto a linear model, bins, an ensemble of networks and the same with a head are trained here by a
+    simulation of the federation, and compared on a fifth of the samples. FILE has the chosen settings and the figures.
+    Candidates that the time limit cuts count as they are then; so the choice can depend on the machine, and what is
+    trained from FILE later does not. All tables have to be here.
 
     Exit status: 0 written, 2 bad input.
     """
@@ -65,17 +84,51 @@ def init(
             _answer("--label", label, "Column to predict"),
             labels_at,
             _answer("--id", id_column, "Column of ids", "id"),
-            _answer("--block", block, f"Block ({' or '.join(BLOCKS)})", BLOCKS[0]),
+            BLOCKS[0] if model else _answer("--block", block, f"Block ({' or '.join(BLOCKS)})", BLOCKS[0]),
             files,
         )
+        _check_model(model, block, time_limit)
         if answers.block not in BLOCKS:
             raise ValueError(f"--block {answers.block}: choose {' or '.join(BLOCKS)}; docs/configuration.md has others")
         text, missing = first_file(answers, out.parent)
+        if model is not None:
+            text, missing = first_file(_chosen(answers, text, missing, out.parent, time_limit), out.parent)
         out.write_text(text, encoding="utf-8")
     screen.print(Text(f"Written: {out}"), soft_wrap=True)
     for table in missing:
         screen.print(Text(f"{out.parent / table} is not there yet: put it there, or change 'table' in {out}"))
     screen.print(Text(f"Next: tdcd run {out}"), soft_wrap=True)
+
+
+def _check_model(model: str | None, block: str | None, time_limit: float | None) -> None:
+    if model not in (None, AUTO):
+        raise ValueError(f"--model {model}: it takes auto; a block of your choice is --block")
+    if model is not None and block is not None:
+        raise ValueError(f"--block {block}: --model auto chooses the block; leave one out")
+    if model is None and time_limit is not None:
+        raise ValueError(f"--time-limit {time_limit:g}: it goes with --model auto")
+
+
+def _chosen(answers: "Answers", text: str, missing: list[str], folder: Path, time_limit: float | None) -> "Answers":
+    """The answers with the model that suits the tables best."""
+    from tdcd.config.resolve import plan
+    from tdcd.training.choice import TIME_LIMIT, choose
+
+    if missing:
+        raise ValueError(f"--model auto trains on all tables here, and {folder / missing[0]} is not there")
+    keys = tomllib.loads(text)
+    keys["data"]["folder"] = str(folder.absolute())
+
+    def planned(model: Mapping[str, Any]) -> "Plan":
+        return plan(check_config({**keys, "model": {**keys["model"], **model}}, "the new file"))
+
+    def tell(line: str) -> None:
+        screen.print(Text(line), soft_wrap=True)
+
+    choice = choose(planned, TIME_LIMIT if time_limit is None else time_limit, tell=tell)
+    tell(choice.in_words)
+    model = {key: value for key, value in choice.keys.items() if value is not None}
+    return replace(answers, model=model, reasons=[choice.in_words, *(trial.in_words for trial in choice.trials)])
 
 
 def _answer(option: str, given: str | None, question: str, usual: str | None = None) -> str:

@@ -11,7 +11,7 @@ raises KeyboardInterrupt.
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeGuard, TypeVar
@@ -26,13 +26,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from tdcd.blocks import Linear
-from tdcd.config.resolve import plan
+from tdcd.config.resolve import Plan, plan
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.settings import AUTO
 from tdcd.core.words import counted, there_are
 from tdcd.federation.partition import contiguous_columns
+from tdcd.federation.silos import Federation
 from tdcd.prediction.model import Model
 from tdcd.records.history import Record
 from tdcd.tables.errors import caution
@@ -42,8 +43,9 @@ from tdcd.tables.preparation import preparation_of
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import PLACE, Columns
 from tdcd.tables.source import Frame, arrow_of
+from tdcd.training.choice import TIME_LIMIT, Choice, choose
 from tdcd.training.display import progress_shown, say
-from tdcd.training.train import Result, train_plan, warn
+from tdcd.training.train import Observer, Result, train_plan, warn
 
 LABEL, WEIGHT = " label", " weight"
 """The columns of a silo's table that take y and the samples' weights; no column of X is called so."""
@@ -51,7 +53,7 @@ LABEL, WEIGHT = " label", " weight"
 SECTIONS: Mapping[str, Sequence[str]] = {
     "data": ("standardize", "rare"),
     "federation": ("rows", "alpha", "labels"),
-    "model": ("block", "hidden", "members", "encoding", "bins", "huber_delta", "l2"),
+    "model": ("block", "hidden", "members", "head", "encoding", "bins", "huber_delta", "l2"),
     "train": (
         "rounds",
         "local_steps",
@@ -77,7 +79,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 
 
 ENSEMBLE_HOLDOUT = 0.15
-"""The part that is held out for early stopping of ensembles, unless told otherwise."""
+"""The part that is held out for early stopping of ensembles and for model="auto", unless told otherwise."""
 
 Estimator = TypeVar("Estimator", bound=type)
 
@@ -90,6 +92,12 @@ clients : int or list of int, default=1
     How many clients each silo has, to which its rows are dealt.
 labels : str or None, default=None
     The only silo whose clients have labels; None if the clients of all silos have them.
+model : {"auto"} or None, default=None
+    "auto" chooses ``block``, ``encoding`` and ``head``: a linear model, bins, an ensemble on piecewise columns and the
+    same with a head are trained and compared on the held-out samples. ``choice_`` says which it is and by what margin.
+time_limit : float, default=300.0
+    Seconds for the comparison of ``model="auto"``. What the limit cuts counts as it is then. The chosen model is
+    trained to its end.
 block : {"linear", "mlp", "ensemble"} or list, default="linear"
     The model of each silo: one for all, or one each. An ensemble of networks that share their weights is the strongest;
     its columns are piecewise by default.
@@ -97,6 +105,9 @@ hidden : list of int or "auto", default="auto"
     Widths of the hidden layers of an mlp or an ensemble: one of 32, and for an ensemble two of 128.
 members : int, default=8
     Networks of an ensemble.
+head : {"sum", "hidden", "pairs"}, default="sum"
+    How the sum of the silos' phi becomes scores: as it is, by a hidden layer, or by products of every two silos'
+    numbers, which sees columns of two silos together.
 encoding : {"auto", "standard", "bins", "piecewise"}, default="auto"
     What an amount becomes: one standardised feature; a 0/1 feature per bin; or its position within each bin, which
     suits networks. "auto" is "piecewise" with an ensemble, else "bins" where ``bins`` is given, and else "standard".
@@ -164,7 +175,7 @@ rare : int, default=1
     Levels of a category with fewer training rows than this become one level, "other".
 holdout : float or "auto", default="auto"
     The fraction of samples that are held out, for ``patience`` and the metrics in ``history_``. "auto" is 0.15 for
-    ensembles with ``step_size="auto"``, which stop early, and else 0.
+    ensembles with ``step_size="auto"``, which stop early, and with ``model="auto"``, and else 0.
 evaluate_every : int, default=5
     Rounds between two evaluations of the model.
 patience : int or None, default=None
@@ -205,7 +216,9 @@ n_lost_ : dict of str to int
 model_ : Model
     The trained model, which can be saved.
 history_ : list of Record
-    The losses, metrics and costs at each evaluation."""
+    The losses, metrics and costs at each evaluation.
+choice_ : Choice or None
+    With ``model="auto"``, which model was chosen, its margin, and how each candidate did."""
 
 FIT = """Parameters
 ----------
@@ -250,9 +263,12 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         clients: int | Sequence[int] = 1,
         *,
         labels: str | None = None,
+        model: str | None = None,
+        time_limit: float = TIME_LIMIT,
         block: str | Sequence[str] = "linear",
         hidden: Sequence[int] | str = "auto",
         members: int = 8,
+        head: str = "sum",
         encoding: str = "auto",
         bins: int | None = None,
         loss: str | None = None,
@@ -293,8 +309,9 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
         self.silos, self.clients, self.labels = silos, clients, labels
+        self.model, self.time_limit = model, time_limit
         self.block, self.hidden, self.members = block, hidden, members
-        self.encoding, self.bins = encoding, bins
+        self.head, self.encoding, self.bins = head, encoding, bins
         self.loss, self.huber_delta, self.l2 = loss, huber_delta, l2
         self.rounds, self.step_size, self.tol = rounds, step_size, tol
         self.local_steps, self.batch_size = local_steps, batch_size
@@ -314,6 +331,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     n_iter_: int
     converged_: bool | None
+    choice_: Choice | None
     _label: str | None
     """The column to predict, where there was one frame per silo."""
     _features: list[tuple[str, str]]
@@ -397,22 +415,42 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         keys["silos"], keys["data"]["align"] = sections, align
         if class_weights is not None:
             keys["train"]["class_weights"] = class_weights
-        config = frames_config(keys)
-        assembled = assemble_frames(config, tables, bias=config.has_bias)
-        if losses := losses_in_words(assembled.federation):
-            caution(losses)
-        elif align:
-            same = counted(len(assembled.ids) + len(assembled.test_ids), "id")
-            say(f"Every frame has the same {same}.", self.verbose)
-        if config.train.batch_size != AUTO:
-            keys["train"]["batch_size"] = min(config.train.batch_size, assembled.federation.num_samples)
-        planned = plan(frames_config(keys), assembled)
-        described = planned.description
-        described["data"]["source"] = PYTHON
-        federation = replace(planned.federation, classes=classes or planned.federation.classes)
+
+        def planned(model: Mapping[str, Any]) -> Plan:
+            return _planned({**keys, "model": {**keys["model"], **model}}, tables, classes)
+
         out = None if self.out is None else Path(self.out)
         with progress_shown(self.verbose) as show:
-            return train_plan(planned._replace(federation=federation, handed_over=described), out, observe=show)
+            self.choice_ = self._choose(planned, show)
+            if self.choice_ is not None and self.choice_.result is not None and out is None:
+                # A second training would give the same, bit for bit.
+                chosen, self.choice_ = self.choice_.result, replace(self.choice_, result=None)
+                self._say_alignment(chosen.federation, align=align)
+                return chosen
+            plan = planned({} if self.choice_ is None else self.choice_.keys)
+            self._say_alignment(plan.federation, align=align)
+            return train_plan(plan, out, observe=show)
+
+    def _choose(self, planned: Callable[[Mapping[str, Any]], Plan], show: Observer) -> Choice | None:
+        """The model that ``model="auto"`` chooses; None where the parameters say which it is."""
+        if self.model is None:
+            return None
+        if self.model != AUTO:
+            raise ValueError(f"model = {self.model!r}: must be 'auto' or None; a block of your own is block=...")
+        for name, unset in (("block", "linear"), ("encoding", AUTO), ("head", "sum")):
+            if getattr(self, name) != unset:
+                given = getattr(self, name)
+                raise ValueError(f"{name} = {given!r}: model = 'auto' chooses block, encoding and head; leave one out")
+        choice = choose(planned, self.time_limit, observe=show, tell=lambda line: say(line, self.verbose))
+        say(choice.in_words, self.verbose)
+        return choice
+
+    def _say_alignment(self, federation: Federation, *, align: bool) -> None:
+        if losses := losses_in_words(federation):
+            caution(losses)
+        elif align:
+            held_out = 0 if federation.test_labels is None else len(federation.test_labels)
+            say(f"Every frame has the same {counted(federation.num_samples + held_out, 'id')}.", self.verbose)
 
     def _keep(self, result: Result) -> Self:
         """Take what was trained."""
@@ -825,6 +863,20 @@ def _columns_by_silo(
     return chosen
 
 
+def _planned(keys: Mapping[str, Any], tables: Mapping[str, pa.Table], classes: tuple[str, ...]) -> Plan:
+    """A training on one table per silo; the names of the classes, if the tables number them."""
+    config = frames_config(keys)
+    assembled = assemble_frames(config, tables, bias=config.has_bias)
+    if config.train.batch_size != AUTO:
+        most = min(config.train.batch_size, assembled.federation.num_samples)
+        config = frames_config({**keys, "train": {**keys["train"], "batch_size": most}})
+    planned = plan(config, assembled)
+    described = planned.description
+    described["data"]["source"] = PYTHON
+    federation = replace(planned.federation, classes=classes or planned.federation.classes)
+    return planned._replace(federation=federation, handed_over=described)
+
+
 def _keys(parameters: Mapping[str, Any], loss: str) -> dict[str, Any]:
     """The sections of a configuration that say the same as an estimator's parameters, but for the silos."""
     keys: dict[str, Any] = {
@@ -836,7 +888,8 @@ def _keys(parameters: Mapping[str, Any], loss: str) -> dict[str, Any]:
     evaluate["every"] = _plain(parameters["evaluate_every"])
     if evaluate["holdout"] == AUTO:
         has_ensemble = "ensemble" in ([block] if isinstance(block, str) else block)
-        evaluate["holdout"] = ENSEMBLE_HOLDOUT if has_ensemble and parameters["step_size"] == AUTO else 0.0
+        stops_early = has_ensemble and parameters["step_size"] == AUTO
+        evaluate["holdout"] = ENSEMBLE_HOLDOUT if stops_early or parameters["model"] == AUTO else 0.0
     # A configuration chooses what it is not given.
     for name, unset in (("patience", None), ("keep", AUTO)):
         if evaluate[name] == unset:

@@ -492,6 +492,8 @@ def _parts(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
         yield html.figures([(drawing, f"How much larger the {split} loss is without a silo")])
     if "interactions" in recorded:
         yield html.paragraph(str(recorded["interactions"]["words"]))
+    if "calibration" in recorded:
+        yield html.paragraph(str(recorded["calibration"]["words"]))
     table = _table(run, names, recorded["subsets"], split)
     yield table if len(recorded["subsets"]) <= MOST_ROWS else html.folded("The figures of all subsets of silos", table)
 

@@ -34,6 +34,7 @@ from tdcd.core.trees import named_leaves
 from tdcd.core.words import counted, there_are
 from tdcd.federation.silos import Federation
 from tdcd.prediction.scores import SiloScores, StandIns, by_id, by_place, check_without
+from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import SHARED, digest_of, parse_json, read_plain, write_durably
 from tdcd.records.model_file import read_metadata
 from tdcd.records.run_folder import RecordedRun, RunFolder
@@ -108,6 +109,8 @@ class Model:
     """What takes the place of the phi of silos that are missing."""
     head: Combine = SUM
     """How the sum of the silos' phi becomes scores."""
+    temperature: float = 1.0
+    """What scores are divided by before they become probabilities, see :mod:`tdcd.prediction.calibration`."""
 
     @classmethod
     def load(
@@ -139,6 +142,7 @@ class Model:
         objective: Objective,
         dtype: Dtype = "float32",
         stand_ins: StandIns = StandIns(),  # noqa: B008  (it cannot change)
+        temperature: float = 1.0,
     ) -> Self:
         """The model that a federation was trained to."""
         parts = {}
@@ -150,7 +154,17 @@ class Model:
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
         encoding = encoding_of(federation, objective)
-        return cls(tuple(parts), parts, encoding, objective.kind, dtype, stand_ins=stand_ins, head=objective.combine)
+        head = objective.combine
+        return cls(
+            tuple(parts),
+            parts,
+            encoding,
+            objective.kind,
+            dtype,
+            stand_ins=stand_ins,
+            head=head,
+            temperature=temperature,
+        )
 
     def save(self, path: Path | str) -> None:
         """Write everything to one file, which :meth:`load` reads."""
@@ -289,12 +303,15 @@ class Model:
         return classes
 
     def predict_proba(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[np.float64]:
-        """``[n, classes]``: the probability of every class, of what :meth:`scores` takes."""
+        """``[n, classes]``: the probability of every class, of what :meth:`scores` takes.
+
+        Those of an ensemble with held-out samples are calibrated: scores are divided by :attr:`temperature` first.
+        """
         self.check_meaning()
         target = self.loss.target
         if target == "amount":
             raise ValueError(f"the {self.loss.name} loss predicts amounts, which have no probabilities: use predict")
-        chances = self.loss.inverse_link(np.asarray(self.scores(tables, without), np.float64))
+        chances = self.loss.inverse_link(np.asarray(self.scores(tables, without), np.float64) / self.temperature)
         return np.hstack([1 - chances, chances]) if target == "binary" else chances
 
     def coefficients(self) -> "Coefficients":
@@ -396,6 +413,8 @@ def save_file(model: Model, path: Path) -> None:
             for name in model.silos
         ],
     }
+    if model.temperature != 1:
+        about["temperature"] = model.temperature
     tensors = {
         f"{name}/{leaf}": np.asarray(value)
         for name in model.silos
@@ -440,7 +459,20 @@ def load_file(
         parameters = _tree(block, silo, tensors, head.width(outputs))
         parts[silo["name"]] = SiloModel(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
     stand_ins = StandIns(**about.get("stand_ins", {}))
-    return kind((*parts,), parts, encoding, loss, config.dtype, str(path), stand_ins=stand_ins, head=head)
+    # Files of earlier versions have none.
+    temperature = float(about.get("temperature", 1.0))
+    named = (*parts,)
+    return kind(
+        named,
+        parts,
+        encoding,
+        loss,
+        config.dtype,
+        str(path),
+        stand_ins=stand_ins,
+        head=head,
+        temperature=temperature,
+    )
 
 
 def _tree(block: Any, silo: Any, tensors: Any, outputs: int) -> Any:
@@ -482,7 +514,8 @@ def load_folder(
         parts[silo.name] = SiloModel(columns, preparation, silo.feature_shape, chosen[index], parameters)
     labels, subsets = config.federation.labels, folder.subsets()
     stand_ins = StandIns(subsets.get("stand_in", {}), subsets.get("silo_dropout", config.train.silo_dropout))
-    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, labels, stand_ins, head)
+    of_all = (labels, stand_ins, head, temperature_in(subsets))
+    return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, *of_all)
 
 
 def without_given(keys: Mapping[str, Any], blocks: Block | Sequence[Block] | None, loss: Loss | None) -> dict[str, Any]:

@@ -403,7 +403,9 @@ def joined_file(model: Model, without: Collection[str] = (), *, from_phi: bool =
     _predict(graph, model, scores)
     missing = {"without": [*without]} if without else {}
     about_parts = _about(model, () if from_phi else kept)
-    known = {"classes": [*model.label_encoding.classes]} if model.label_encoding.classes else {}
+    known: dict[str, Any] = {"classes": [*model.label_encoding.classes]} if model.label_encoding.classes else {}
+    if model.temperature != 1:
+        known["temperature"] = model.temperature
     return graph.file({"kind": "sum" if from_phi else "joined", **about_parts, **known, **missing})
 
 
@@ -415,7 +417,10 @@ def _predict(graph: Graph, model: Model, scores: str) -> None:
         raise ValueError(
             f"the {loss.name} loss has an inverse_link of its own, which is Python code: it cannot be in an ONNX file"
         )
-    expected = link(graph, loss, graph.cast(scores, np.float64))
+    exact = graph.cast(scores, np.float64)
+    if model.temperature != 1:
+        exact = graph.add("Div", exact, np.float64(model.temperature))
+    expected = link(graph, loss, exact)
     if loss.target == "amount":
         amounts = graph.add("Add", graph.add("Mul", expected, np.float64(encoding.scale)), np.float64(encoding.mean))
         about = "the amount in the labels' own unit"

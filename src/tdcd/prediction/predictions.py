@@ -70,7 +70,13 @@ def scores_of(federation: Federation, blocks: Sequence[Block], hub_blocks: Seque
 
 
 def write_held_out(
-    folder: Path, named: Named, scores: NDArray[Any], loss: str | Loss, *, randomized: bool = False
+    folder: Path,
+    named: Named,
+    scores: NDArray[Any],
+    loss: str | Loss,
+    *,
+    randomized: bool = False,
+    temperature: float = 1.0,
 ) -> None:
     """Write ``held-out.csv`` into a run folder: ids, ``label``, and the predictions of the run's model.
 
@@ -78,13 +84,14 @@ def write_held_out(
         scores: ``[m, C]``; not a number for samples that were not scored. Of float32 scores, numbers are written to
             as many figures as they have.
         randomized: the labels are randomised ones; their column is called ``randomised_label``.
+        temperature: of the probabilities.
     """
     # A client that was absent left no scores of its samples.
     known = np.flatnonzero(np.isfinite(scores).all(axis=1))
     if named.id_column == SAMPLE and len(known) > MOST_NUMBERED:
         known = known[np.linspace(0, len(known) - 1, MOST_NUMBERED).astype(int)]
     rows = known.tolist()
-    figures = predicted(scores[known], named.encoding, loss)
+    figures = predicted(scores[known], named.encoding, loss, temperature)
     if scores.dtype == np.float32:
         figures = {name: _to_float32(values) for name, values in figures.items()}
     columns = {"randomised_label" if randomized else "label": [named.labels[row] for row in rows], **figures}
@@ -102,10 +109,12 @@ def unlike(id_column: str, columns: Collection[str]) -> str:
     return id_column if id_column not in columns else "id"
 
 
-def predicted(scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | Loss) -> dict[str, Sequence[Any]]:
-    """``prediction`` and the probabilities, by column."""
+def predicted(
+    scores: NDArray[Any], label_encoding: LabelEncoding, loss: str | Loss, temperature: float = 1.0
+) -> dict[str, Sequence[Any]]:
+    """``prediction`` and the probabilities at a temperature, by column."""
     kind = loss_of(loss)
-    target, means = kind.target, kind.inverse_link(np.asarray(scores, np.float64))
+    target, means = kind.target, kind.inverse_link(np.asarray(scores, np.float64) / temperature)
     if target == "amount":
         return {"prediction": (means[:, 0] * label_encoding.scale + label_encoding.mean).tolist()}
     winners = scores.argmax(axis=1) if target == "classes" else (scores[:, 0] > 0).astype(int)
@@ -122,6 +131,7 @@ def write_predictions(
     *,
     id_column: str = "id",
     mark_missing: bool = False,
+    temperature: float = 1.0,
 ) -> None:
     """Write predictions as CSV or Parquet: the ids, ``prediction`` and, for classes, their probabilities.
 
@@ -130,8 +140,9 @@ def write_predictions(
 
     Args:
         mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
+        temperature: of the probabilities, :attr:`tdcd.Model.temperature`.
     """
-    columns = predicted(predictions.scores, label_encoding, loss)
+    columns = predicted(predictions.scores, label_encoding, loss, temperature)
     if mark_missing:
         columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
     write_table(path, {unlike(id_column, columns): predictions.ids} | columns)

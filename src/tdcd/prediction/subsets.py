@@ -7,7 +7,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks import Ensemble
+from tdcd.blocks.base import Block, without_head
 from tdcd.core.combine import SUM, Combine
+from tdcd.core.objective import Objective
 
 MOST_SILOS = 6
 """With more silos than these, only single ones, all but one and all of them are measured."""
@@ -90,6 +93,20 @@ def describe_subsets(
         "stand_in": _of_single(stand_in),
         "subsets": figures_by_subset(phis.measured, stand_in, measure) if phis.measured else [],
     }
+
+
+def is_calibrated(blocks: Sequence[Block], objective: Objective) -> bool:
+    """Whether probabilities get a temperature, see :mod:`tdcd.prediction.calibration`: those of ensembles do.
+
+    Linear models are calibrated on average by their loss, and their coefficients are read as log-odds.
+    """
+    has_ensemble = any(isinstance(without_head(block), Ensemble) for block in blocks)
+    return has_ensemble and objective.kind.name in ("logistic", "softmax")
+
+
+def temperature_in(subsets: Mapping[str, Any]) -> float:
+    """The temperature that ``subsets.json`` has; 1 if it has none."""
+    return float(subsets.get("calibration", {}).get("temperature", 1.0))
 
 
 def _of_single(figures: Mapping[tuple[str, ...], NDArray[Any]]) -> dict[str, list[float]]:

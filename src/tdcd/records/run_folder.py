@@ -295,7 +295,8 @@ class RunFolder:
                 ``"train"``: of which the figures are; ``mean_phi`` and ``stand_in``, by silo ``[C]`` numbers each, its
                 mean phi over the training samples and what takes its place where it is missing; ``subsets``, for each
                 its ``silos``, their ``loss`` and ``metrics``; ``interactions``, see
-                :func:`tdcd.prediction.interactions.interactions_of`.
+                :func:`tdcd.prediction.interactions.interactions_of`; of ensembles with probabilities ``calibration``,
+                see :func:`tdcd.prediction.calibration.describe_calibration`.
         """
         write_json(self.subsets_file, subsets)
 

@@ -2,10 +2,10 @@
 
 import json
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tdcd.config import check_config
 from tdcd.core.words import there_are
@@ -27,6 +27,10 @@ class Answers:
     block: str = "linear"
     tables: Sequence[str] = ()
     """One per silo, relative to the new file; NAME.csv by default."""
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """More keys of ``[model]``, and the block in place of :attr:`block`."""
+    reasons: Sequence[str] = ()
+    """Comments on the model."""
 
 
 class Survey(NamedTuple):
@@ -106,7 +110,7 @@ source = "files"                # CSV or Parquet tables; ids say which rows are 
 {only:<31} # the only silo that has labels; without this line every silo must have them
 
 [model]
-block = {_quoted(answers.block):<23} # "linear" for coefficients to read, "mlp" a network, "ensemble" the strongest
+{_model(answers)}
 
 [train]
 rounds = 200                    # times that silos exchange what they computed, at most: it ends when converged
@@ -116,6 +120,13 @@ rounds = 200                    # times that silos exchange what they computed, 
 every = 10                      # rounds between two evaluations
 holdout = 0.2                   # part of the samples that is not trained on
 """
+
+
+def _model(answers: Answers) -> str:
+    block = _quoted(answers.model.get("block", answers.block))
+    first = f'block = {block:<23} # "linear" for coefficients to read, "mlp" a network, "ensemble" the strongest'
+    others = [f"{key} = {_quoted(value)}" for key, value in answers.model.items() if key != "block"]
+    return "\n".join([*(f"# {line}" for line in answers.reasons), first, *others])
 
 
 def _silo(answers: Answers, name: str, port: int, table: str, count: int, seen: Survey | None, has_labels: bool) -> str:

@@ -20,6 +20,7 @@ from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
 from tdcd.prediction.predictions import Named, write_held_out
+from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import NO_LINES, digest_of, marks_of
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
@@ -366,15 +367,15 @@ class TrainingRun:
             named: what those samples are called; by default as in the tables that they are from, or by number.
         """
         plan, (hub_blocks, _) = self.plan, self.model
-        if scores is not None and self.folder is not None:
-            called = named or _named_in(plan) or _numbered(plan)
-            randomized = plan.objective.label_epsilon is not None
-            write_held_out(
-                self.folder.path, called, plan.objective.scores(scores), plan.objective.loss, randomized=randomized
-            )
+        subsets: dict[str, Any] = {}
         if not self.diverged:
             trained = Trained(plan.federation, plan.models, plan.objective, plan.variant, self._hosts)
-            write_subsets(self.folder, trained, hub_blocks)
+            subsets = write_subsets(self.folder, trained, hub_blocks)
+        if scores is not None and self.folder is not None:
+            called = named or _named_in(plan) or _numbered(plan)
+            form: dict[str, Any] = {"randomized": plan.objective.label_epsilon is not None}
+            form["temperature"] = temperature_in(subsets)
+            write_held_out(self.folder.path, called, plan.objective.scores(scores), plan.objective.loss, **form)
         if self.folder is not None:
             Manifest(self.folder).seal()
 

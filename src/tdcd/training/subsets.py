@@ -17,7 +17,7 @@ from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
 from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.scores import StandIns
-from tdcd.prediction.subsets import Phis, describe_subsets
+from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated, temperature_in
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
@@ -37,10 +37,10 @@ class Trained(NamedTuple):
     """The processes that trained it together, if there were several."""
 
 
-def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequence[Tree]) -> None:
-    """Write ``subsets.json``: figures of the held-out samples or, where there are none, of the training samples.
+def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequence[Tree]) -> dict[str, Any]:
+    """Write ``subsets.json``, and return it: figures of the held-out samples or else of the training samples.
 
-    Several processes work phi out together, and the one with the folder writes.
+    Several processes work phi out together, and the one with the folder writes; the others get nothing.
     """
     federation, dropout = trained.federation, trained.variant.dropout
     hub_blocks = [jax.tree.map(np.asarray, block) for block in hub_blocks]
@@ -48,7 +48,7 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
     three = zip(trained.blocks, hub_blocks, federation.silos, strict=True)
     phis = [_phi_of(*silo, trained.hosts) for silo in three]
     if folder is None:
-        return
+        return {}
     train: dict[tuple[str, ...], NDArray[Any]] = {(name,): phi[0] for name, phi in zip(names, phis, strict=True)}
     measured: dict[tuple[str, ...], NDArray[Any]] = {(name,): phi[1] for name, phi in zip(names, phis, strict=True)}
     labels = federation.test_labels
@@ -69,7 +69,37 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
     described = describe_subsets(known, dropout.rate, dropped, measure, objective.combine)
     only_sums = trained.variant.summed_phi is not None
     tested = interactions_of(known, HeldOut(truth, weights, scale), objective, only_sums=only_sums)
-    folder.write_subsets({**described, "interactions": tested})
+    content = {**described, "interactions": tested}
+    total = None if labels is None else sum([*measured.values()][1:], start=next(iter(measured.values())))
+    content |= _calibration(trained, total)
+    folder.write_subsets(content)
+    return content
+
+
+def temperature_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> float:
+    """The temperature of the model's probabilities: what the folder says, or else fitted now."""
+    # Of several processes only the first has the folder, and all of them must do the same.
+    if folder is not None and trained.hosts is None:
+        return temperature_in(RunFolder(folder).subsets())
+    if trained.federation.test_labels is None:
+        return 1.0
+    three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
+    phis = [_phi_of(*silo, trained.hosts)[1] for silo in three]
+    return temperature_in(_calibration(trained, sum(phis[1:], start=phis[0])))
+
+
+def _calibration(trained: Trained, total: NDArray[Any] | None) -> dict[str, Any]:
+    """The entry ``calibration`` of ``subsets.json``, from the silos' sums for the held-out samples; none if there is
+    nothing to calibrate.
+    """
+    federation, objective = trained.federation, trained.objective
+    if not is_calibrated(trained.blocks, objective):
+        return {}
+    from tdcd.prediction.calibration import describe_calibration  # noqa: PLC0415  (for ensembles only)
+
+    scores = None if total is None else np.asarray(objective.scores(total))
+    weights = federation.test_weights
+    return {"calibration": describe_calibration(scores, federation.test_labels, weights, objective)}
 
 
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:

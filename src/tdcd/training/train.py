@@ -53,7 +53,7 @@ from tdcd.simulation.simulate import Simulation
 from tdcd.tables.preparation import say_what_labels_are
 from tdcd.training.description import describe
 from tdcd.training.recording import CallSizer, Evaluation, RunStatus, TrainingRun, count_parameters
-from tdcd.training.subsets import Trained, stand_ins_of
+from tdcd.training.subsets import Trained, stand_ins_of, temperature_of
 
 if TYPE_CHECKING:
     from tdcd.prediction.model import Model
@@ -110,7 +110,9 @@ class Result:
         trained = Trained(self.federation, simulation.blocks, simulation.objective, simulation.variant, hosts)
         stand_ins = stand_ins_of(trained, hub_blocks, self.folder)
         dtype = simulation.settings.dtype
-        return Model.of(self.federation, simulation.blocks, hub_blocks, simulation.objective, dtype, stand_ins)
+        temperature = temperature_of(trained, hub_blocks, self.folder)
+        objective = simulation.objective
+        return Model.of(self.federation, simulation.blocks, hub_blocks, objective, dtype, stand_ins, temperature)
 
     def to_frame(self) -> Any:
         """The history as a pandas DataFrame: one row per evaluation, with the names of ``history.jsonl``.

@@ -21,8 +21,9 @@ from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
 from tdcd.core.trees import named_leaves
+from tdcd.prediction.calibration import describe_calibration
 from tdcd.prediction.interactions import HeldOut, interactions_of
-from tdcd.prediction.subsets import Phis, describe_subsets
+from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Stopping
@@ -238,7 +239,15 @@ class Records:
         rows = HeldOut(labels[kept], None if weights is None else weights[kept], samples.known.label_scale)
         there = known._replace(measured={group: phi[kept] for group, phi in known.measured.items()})
         only_sums = self.job.variant.summed_phi is not None
-        return {**described, "interactions": interactions_of(there, rows, compute.objective, only_sums=only_sums)}
+        tested = interactions_of(there, rows, compute.objective, only_sums=only_sums)
+        content = {**described, "interactions": tested}
+        names = self.job.config.block_names
+        # The code of another silo's own block is not here.
+        ensembles = [self.job.block(silo) for silo, name in enumerate(names) if name == "ensemble"]
+        if is_calibrated(ensembles, compute.objective):
+            held_out = self.test_scores(scores) if is_held_out else None
+            content["calibration"] = describe_calibration(held_out, labels, weights, compute.objective)
+        return content
 
     def _by_silo(
         self, what: Literal["train", "test"], round_index: int, parts: Sequence[Arrays]

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
 from tdcd.prediction.predictions import Named, write_held_out
+from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import Mark, write_durably
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, keyed, schedule_of
@@ -299,10 +300,10 @@ class HubFolder:
         if line.subsets is not None:
             self.run.write_subsets(line.subsets)
         if line.test_scores is not None:
-            self.save_held_out(handshake, line.test_scores)
+            self.save_held_out(handshake, line.test_scores, temperature_in(line.subsets or {}))
 
-    def save_held_out(self, handshake: Handshake, scores: NDArray[Any]) -> None:
-        """Write the model's predictions for the held-out samples."""
+    def save_held_out(self, handshake: Handshake, scores: NDArray[Any], temperature: float = 1.0) -> None:
+        """Write the model's predictions for the held-out samples, with probabilities at a temperature."""
         sample_index, config = handshake.sample_index, handshake.job.config
         if sample_index is None or not len(scores):
             return
@@ -312,8 +313,8 @@ class HubFolder:
             named = Named(id_column, ids, sample_index.known.test_originals, encoding)
         else:
             named = Named.by_number(ids, sample_index.test_labels, encoding, scores.shape[1])
-        randomized = config.federation.label_epsilon is not None
-        write_held_out(self.path, named, scores, sample_index.loss(config), randomized=randomized)
+        form: dict[str, Any] = {"randomized": config.federation.label_epsilon is not None, "temperature": temperature}
+        write_held_out(self.path, named, scores, sample_index.loss(config), **form)
 
     def finish(
         self, blocks: Mapping[str, Tree], preparations: Mapping[str, Preparation], shutdown: Shutdown, kept: int
