@@ -142,6 +142,8 @@ EFFECTS = {
     "data.encoding": ("latin-1", reading, {}),
     "data.decimal": (",", reading, {}),
     "data.blank": (["a"], lambda one: one.silos[1].columns, {}),
+    "data.samples": ("all", lambda one: one.terms.samples, {}),
+    "data.standin": ("none", lambda one: one.terms.standin, {"data": {"samples": "all"}}),
     "data.align": (True, lambda one: sorted(one.alignment), {}),
     "federation.rows": ("contiguous", clients, {}),
     "federation.sizes": ([[1.0, 2.0, 3.0], [1.0, 2.0]], clients, {}),

@@ -104,6 +104,7 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
         raise ValueError(
             f"train.algorithm = {algorithm!r}: an audit attacks what the parties of TDCD send each other; leave it out"
         )
+    planned.federation.check_complete("an audit")
     if planned.config.exchange.block_bits < AS_IT_IS:
         raise ValueError(
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "

@@ -78,7 +78,8 @@ def predict(
     after them; the id column, called as it is there; prediction;
     probability_CLASS where there are classes; and with --allow-missing or --without also missing, the silos that lack
     the id. With train.silo_dropout the model was trained to do without a silo. Otherwise the mean of its phi over the
-    training rows takes its place, which may be far off.
+    training rows takes its place, which may be far off. A model of data.samples = "all" takes ids that some silos lack
+    without any option: its stand-ins speak for them.
 
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
@@ -112,6 +113,7 @@ def predict(
             parts = _in_one_place(model, data, allow_missing, gone)
         if out is None:
             return
+        allow_missing = allow_missing or (model.stand_ins.knows_absence and not common)
         ordered = {name: parts[name] if name not in gone else no_scores(model) for name in model.silos}
         predictions = combine(
             ordered,
@@ -283,14 +285,15 @@ def _in_one_place(
 ) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; empty ones for a silo without new rows."""
     from tdcd.prediction.scores import check_without, no_scores
+    from tdcd.tables.reader import read_rows
 
     tables = _tables(data, model.silos)
-    parts = {name: model.silo_scores(name, path) for name, path in tables.items()}
     check_without(model.silos, without, tables)
     absent = [name for name in model.silos if name not in (*tables, *without)]
     if absent and not allow_missing:
         raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or predict without it: --without {absent[0]}")
-    return parts | {name: no_scores(model) for name in absent}
+    rows = {name: read_rows(path, model.part(name).columns) for name, path in tables.items()}
+    return model.all_scores(rows) | {name: no_scores(model) for name in absent}
 
 
 def _with_peers(

@@ -87,6 +87,7 @@ def rewrite(plan: "Plan", algorithm: str, silo: str | None = None) -> "Plan":
     # With every sample in each minibatch there is but one, and it is reused anyway.
     reused = "full" if plan.settings.minibatches == "full" else "reused"
     if algorithm != "tdcd":
+        plan.federation.check_complete(f"train.algorithm = {algorithm!r}")
         plan = _in_step(plan)
     if algorithm == "sgd":
         plan = _set(_gathered(plan), local_steps=1)._replace(colocation="all", moved=to_one_place(plan))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tdcd.config.errors import clashing
-from tdcd.config.schema import Config, ExchangeSection, ModelSection
+from tdcd.config.schema import Config, DataSection, ExchangeSection, ModelSection
 from tdcd.core.knowledge import IN_FULL, THIS_ROUND
 from tdcd.core.losses import LOSSES, needs_labels
 from tdcd.core.losses.huber import DELTA
@@ -21,7 +21,7 @@ def cross_checks(config: Config) -> list[str]:
     problems += _silo_checks(config)
     if "torch" in config.block_names and config.model.module is None:
         problems.append("model.module: is missing; a torch block needs 'package.module:function'")
-    problems += _encoding_checks(config)
+    problems += _encoding_checks(config) + _sample_checks(config)
     if federation.aligned and len(set(config.client_counts)) > 1:
         counts = config.client_counts
         problems.append(f"federation.aligned = true: silos that split rows alike have as many clients, not {counts}")
@@ -62,6 +62,32 @@ def _encoding_checks(config: Config) -> list[str]:
     if encoding == "standard" and bins is not None:
         return [f"model.bins = {bins}: goes with model.encoding = 'bins' or 'piecewise', not 'standard'; leave one out"]
     return []
+
+
+def _sample_checks(config: Config) -> list[str]:
+    """What is wrong with samples that only some silos know."""
+    data, train = config.data, config.train
+    if data.samples == "common":
+        is_given = data.standin != DataSection.model_fields["standin"].default
+        given = f"data.standin = {data.standin!r}"
+        return [f"{given}: goes with data.samples = 'all'; leave it out"] if is_given else []
+    where = "data.samples = 'all'"
+    if data.source != "files":
+        return [f"{where}: goes with data.source = 'files', whose rows have ids, not {data.source!r}; leave it out"]
+    weight = next((silo.weight for silo in config.silos if silo.weight is not None), None)
+    clashes = [
+        (data.align, "data.align = true", "that keeps to the ids that all silos have"),
+        (train.algorithm != "tdcd", f"train.algorithm = {train.algorithm!r}", "baselines train on common samples"),
+        (config.evaluate.alone, "evaluate.alone = true", "a silo alone would train on other samples"),
+        (
+            train.silo_dropout > 0,
+            f"train.silo_dropout = {train.silo_dropout}",
+            "its stand-ins would not know of silos that are dropped",
+        ),
+        (weight is not None, f"weight = {weight!r}", "a sample may lack the silo that weighs it"),
+        (config.federation.aligned, "federation.aligned = true", "silos that lack rows split them in their own way"),
+    ]
+    return clashing(where, clashes)
 
 
 def _label_checks(config: Config) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tdcd.blocks import Block, Cnn, Ensemble, Linear, Mlp
+from tdcd.blocks.absent import without_stand_ins
 from tdcd.blocks.base import with_heads, without_head
 from tdcd.blocks.modules import as_block
 from tdcd.config import Config, ConfigError, ModelSection
@@ -23,6 +24,7 @@ from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
 from tdcd.federation.hosts import Hosts, kept_here
+from tdcd.federation.missing_rows import with_stand_ins
 from tdcd.federation.silos import Federation, start_blocks
 from tdcd.records.outcome import Stopping
 
@@ -133,10 +135,11 @@ def plan(
             "train": config.train.model_copy(update={**steps, "minibatches": settings.minibatches}),
         }
     )
+    federation, blocks = with_stand_ins(federation, blocks_of(config))
     planned = Plan(
         resolved,
         federation,
-        blocks_of(config),
+        blocks,
         objective,
         settings,
         variant,
@@ -350,7 +353,7 @@ def block_keys(blocks: Sequence[Block]) -> dict[str, Any] | None:
 
 def _named(block: Block) -> tuple[str, dict[str, Any]]:
     """A block's name in a configuration and the keys that go with it; no name if it has none."""
-    block = without_head(block)
+    block = without_stand_ins(without_head(block))
     if type(block) is Linear:
         return "linear", {}
     if type(block) is Mlp:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tdcd.blocks.absent import StandInKind
 from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Keep, KeepModel, Precision, Preset
 from tdcd.core.losses import LossName
 from tdcd.core.losses.huber import DELTA
@@ -63,6 +64,11 @@ class DataSection(Section):
     """With ``source = "files"``: texts that mean a missing value, in addition to the usual ones."""
     align: bool = False
     """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
+    samples: Literal["common", "all"] = "common"
+    """With ``source = "files"``: which samples train: those that every silo has, or ``"all"`` that have a label."""
+    standin: StandInKind = "function"
+    """With ``samples = "all"``: what takes the place of a silo that lacks a sample: a function of the columns of a silo
+    that has the labels, a constant, or nothing."""
 
 
 class ClientSection(Section):

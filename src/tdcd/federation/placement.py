@@ -29,12 +29,14 @@ class Placement(NamedTuple):
 def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
     """``[R, K, E]``: how many samples of each minibatch ``ids[r, e]`` each client holds."""
     num_rounds, num_minibatches, batch_size = ids.shape
-    if num_clients == 1:
+    if num_clients == 1 and owner.min() >= 0:
         return np.full((num_rounds, 1, num_minibatches), batch_size, np.int32)
     cells = (
         np.arange(num_rounds * num_minibatches, dtype=np.int64).reshape(num_rounds, num_minibatches, 1) * num_clients
     )
-    counts = np.bincount((cells + owner[ids]).ravel(), minlength=num_rounds * num_minibatches * num_clients)
+    placed, owners = cells + owner[ids], owner[ids]
+    held = placed.ravel() if owner.min() >= 0 else placed[owners >= 0]
+    counts = np.bincount(held, minlength=num_rounds * num_minibatches * num_clients)
     return counts.reshape(num_rounds, num_minibatches, num_clients).transpose(0, 2, 1).astype(np.int32)
 
 
@@ -42,23 +44,25 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
     """Lay the minibatches ``ids`` ``[R, E, B]`` out over the clients, padded to ``width`` P rows each.
 
     Args:
-        owner: ``[M]``, which client holds each sample.
+        owner: ``[M]``, which client holds each sample; -1 for none. Those samples come last in ``rows``.
         counts: from :func:`holders`; none may exceed ``width``.
     """
     num_rounds, num_clients, num_minibatches = counts.shape
-    batch_size = ids.shape[2]
-    if num_clients == 1 and width == batch_size:
+    batch_size, lacks = ids.shape[2], bool(owner.min() < 0)
+    if num_clients == 1 and width == batch_size and not lacks:
         order = np.broadcast_to(np.arange(batch_size, dtype=np.int32), ids.shape)
         return Placement(order[:, None], counts, ids, order)
     # Client numbers below 65536 sort by radix, several times faster than wider ones.
-    owners = owner[ids].astype(np.uint16 if num_clients < 1 << 16 else np.int32).reshape(-1, batch_size)
+    held = np.where(owner < 0, num_clients, owner)[ids] if lacks else owner[ids]
+    owners = held.astype(np.uint16 if num_clients < (1 << 16) - 1 else np.int32).reshape(-1, batch_size)
     order = np.argsort(owners, axis=1, kind="stable").astype(np.int32)
     sizes = counts.transpose(0, 2, 1).reshape(-1)
     start = np.cumsum(sizes) - sizes
-    place_in_cell = (np.arange(owners.size) - np.repeat(start, sizes)).astype(np.int32)
+    place_in_cell = (np.arange(sizes.sum()) - np.repeat(start, sizes)).astype(np.int32)
     cell = np.repeat(np.arange(sizes.size, dtype=np.int64), sizes)
     positions = np.zeros((sizes.size, width), np.int32)
-    positions[cell, place_in_cell] = order.ravel()
+    of_clients = np.take_along_axis(owners, order, axis=1) < num_clients if lacks else slice(None)
+    positions[cell, place_in_cell] = order[of_clients].ravel()
     slots = np.empty_like(order)
     np.put_along_axis(slots, order, np.arange(batch_size, dtype=np.int32)[None], axis=1)
     by_minibatch = positions.reshape(num_rounds, num_minibatches, num_clients, width)
@@ -141,7 +145,7 @@ class Placer:
     def __init__(self, owner: NDArray[np.int32], batch_size: int, num_clients: int = 0) -> None:
         """Take ``[M]`` ``owner``, which client holds each sample, B, and K if the last clients hold nothing."""
         self.owner = owner
-        held = np.bincount(owner, minlength=num_clients)
+        held = np.bincount(owner[owner >= 0], minlength=num_clients)
         self.num_clients = len(held)
         self.padding = Padding(int(held.max()), len(owner), batch_size)
 

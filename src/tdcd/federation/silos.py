@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks.absent import StandInKind
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
 from tdcd.core.combine import SUM, Combine
@@ -97,12 +98,17 @@ class Silo:
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """``[K]``: n_k / M, the clients' weights in the hub's average."""
+        """``[K]``: n_k / M_j, the clients' weights in the hub's average; M_j is M in a silo that has all samples."""
         return shares_of(self.rows_held)
 
+    @property
+    def num_rows(self) -> int:
+        """M_j: the training samples that the silo has."""
+        return int(self.rows_held.sum())
+
     def owner(self) -> NDArray[np.int32]:
-        """``[M]``: which client holds each sample."""
-        owner = np.empty(len(self.features), np.int32)
+        """``[M]``: which client holds each sample; -1 where the silo lacks it."""
+        owner = np.full(len(self.features), -1, np.int32)
         for client, rows in enumerate(self.rows):
             owner[rows] = client
         return owner
@@ -144,6 +150,10 @@ class Terms:
     """The loss that they were prepared for; None if it was left open."""
     dtype: Dtype | None = None
     """The precision that features were rounded to; None if training decides it."""
+    samples: Literal["common", "all"] = "common"
+    """Whether silos may lack samples: rows of a silo that are held by none of its clients."""
+    standin: StandInKind = "function"
+    """What stands in for a silo that lacks a sample, see :mod:`tdcd.blocks.absent`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +204,12 @@ class Federation:
             if silo.name in names:
                 raise ValueError(f"two silos are called '{silo.name}'")
             names.add(silo.name)
-            _check_silo(silo, self.num_samples, None if self.test_labels is None else len(self.test_labels))
+            num_test = None if self.test_labels is None else len(self.test_labels)
+            _check_silo(silo, self.num_samples, num_test, may_lack=self.terms.samples == "all")
+        if self.terms.samples == "all":
+            owners = np.stack([silo.owner() for silo in self.silos])
+            if not (known := (owners >= 0).any(axis=0)).all():
+                raise ValueError(f"row {int(np.argmin(known))} is held by no client of any silo")
 
     def class_weighted(self, given: ClassWeights) -> Self:
         """The same federation with sample weights multiplied by class weights.
@@ -216,6 +231,20 @@ class Federation:
     def num_silos(self) -> int:
         """N, the silos."""
         return len(self.silos)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every silo has every sample, the held-out ones too."""
+        if self.terms.samples == "common":
+            return True
+        num_test = 0 if self.test_labels is None else len(self.test_labels)
+        held = [(silo.num_rows, sum(len(rows) for rows in silo.test_rows)) for silo in self.silos]
+        return all(each == (self.num_samples, num_test) for each in held)
+
+    def check_complete(self, what: str) -> None:
+        """Refuse samples that some silos lack, for what is not made for them."""
+        if not self.is_complete:
+            raise ValueError(f"data.samples = 'all': {what} takes samples that every silo has; use 'common'")
 
     @classmethod
     def cut(
@@ -350,7 +379,7 @@ def _span(counts: NDArray[np.int64]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
+def _check_silo(silo: Silo, num_samples: int, num_test: int | None, *, may_lack: bool) -> None:
     where = f"silo '{silo.name}'"
     if len(silo.features) != num_samples:
         raise ValueError(
@@ -379,7 +408,7 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None) -> None:
         if len(taken):
             raise ValueError(f"{where}: row {taken[0]} is held by client {owner[taken[0]]} and by client {client}")
         owner[rows] = client
-    if (owner < 0).any():
+    if (owner < 0).any() and not may_lack:
         raise ValueError(f"{where}: row {int(np.argmin(owner))} is held by no client")
 
 

@@ -461,6 +461,11 @@ def subsets(run: RecordedRun) -> Iterator[Html]:
     """What ``subsets.json`` says; nothing if it is not there."""
     folder = RunFolder(run.path)
     recorded = folder.subsets()
+    try:
+        if recorded.get("patterns"):
+            yield html.section("Samples by the silos that have them", *_patterns(run, recorded))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder.subsets_file} is damaged: {error!r}") from None
     if not recorded.get("subsets"):
         return
     try:
@@ -468,6 +473,23 @@ def subsets(run: RecordedRun) -> Iterator[Html]:
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder.subsets_file} is damaged: {error!r}") from None
     yield html.section("What each silo contributes", *parts)
+
+
+def _patterns(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
+    """The figures of a run with ``data.samples = "all"``."""
+    names, split = recorded["silos"], SPLITS[recorded["samples"]]
+    yield html.paragraph(
+        "Where silos lack a sample, the others' columns and their stand-ins make its score. If figures differ between "
+        "these groups, the samples may differ, too: who is known to a partner is rarely random."
+    )
+    rows = []
+    for pattern in recorded["patterns"]:
+        words = "all silos" if len(pattern["silos"]) == len(names) else " and ".join(pattern["silos"])
+        counts = [f"{pattern['trained']:,}", f"{pattern['samples']:,}"]
+        reached = (figure(pattern["metrics"].get(name)) for name in run.metric_names)
+        rows.append([words, *counts, figure(pattern["loss"]), *reached])
+    heads = [f"{split} {name}" for name in ("samples", "loss", *map(metric_title, run.metric_names))]
+    yield html.table(["silos that have the sample", "training samples", *heads], rows, numbers=True)
 
 
 def _parts(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:

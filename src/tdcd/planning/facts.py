@@ -208,6 +208,7 @@ def reused_facts(
 
 def gather_facts(planned: Plan, seconds: float, observe: EstimateObserver) -> ProblemFacts:
     """Compute them, each within ``seconds``."""
+    planned.federation.check_complete("a forecast")
     federation, blocks, objective = planned.federation, planned.blocks, planned.objective
     simulation = simulate(planned)
     start = simulation.init().blocks

@@ -205,6 +205,7 @@ def measure_bound(
     if not seconds > 0:
         raise ValueError(f"seconds must be a positive number, not {seconds}")
     run, planned, simulation = _again(folder, devices, allow_code=allow_code)
+    planned.federation.check_complete("a bound")
     federation, blocks, objective, settings = planned.federation, planned.blocks, planned.objective, planned.settings
     # Where every silo begins a period, the hubs have the model that the theorem is about.
     timing = covered_timing(planned.variant)

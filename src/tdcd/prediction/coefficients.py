@@ -70,6 +70,7 @@ def coefficients(model: Model) -> Coefficients:
     proportion to their exponentials. In a silo without labels, a regression's coefficients are in standardised units.
     """
     model.check_additive("a table of coefficients")
+    model.check_complete("a table of coefficients")
     label_encoding, silos = model.label_encoding, [*model.parts]
     if not silos:
         raise FileNotFoundError(

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tdcd.blocks import Block
-from tdcd.blocks.base import with_heads
+from tdcd.blocks.base import with_head
 from tdcd.blocks.start import start_block
 from tdcd.config import Config, stored_config
 from tdcd.config.losses import chosen_loss, combine_of, loss_keys, named_loss
@@ -33,7 +33,7 @@ from tdcd.core.settings import Dtype
 from tdcd.core.trees import named_leaves
 from tdcd.core.words import counted, there_are
 from tdcd.federation.silos import Federation
-from tdcd.prediction.scores import SiloScores, StandIns, by_id, by_place, check_without
+from tdcd.prediction.scores import SiloScores, StandIns, by_id, by_place, check_without, combine
 from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import SHARED, digest_of, parse_json, read_plain, write_durably
 from tdcd.records.model_file import read_metadata
@@ -70,15 +70,20 @@ class SiloModel(NamedTuple):
         """How many columns of ones follow the prepared features: 1 in the silo with the bias, else 0."""
         return prod(self.feature_shape) - len(self.preparation.columns)
 
-    def phi(self, rows: RawRows) -> NDArray[Any]:
-        """``[n, C]``: what these rows add to the scores."""
-        starts = range(0, len(rows), ROWS_AT_ONCE)
-        chunks = [self._phi(rows.take(np.arange(start, min(start + ROWS_AT_ONCE, len(rows))))) for start in starts]
-        return np.concatenate(chunks)
+    def phi(self, rows: RawRows, absent: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+        """``[n, C]``: what these rows add to the scores.
 
-    def _phi(self, rows: RawRows) -> NDArray[Any]:
+        Args:
+            absent: ``[n, S]``: for which of the silos that it has stand-ins for, ``preparation.absent.silos``, each row
+                needs them; none by default.
+        """
+        places = [np.arange(start, min(start + ROWS_AT_ONCE, len(rows))) for start in range(0, len(rows), ROWS_AT_ONCE)]
+        marks = [None if absent is None else absent[chosen] for chosen in places]
+        return np.concatenate([self._phi(rows.take(chosen), own) for chosen, own in zip(places, marks, strict=True)])
+
+    def _phi(self, rows: RawRows, absent: NDArray[np.bool_] | None) -> NDArray[Any]:
         dtype = jax.tree.leaves(self.parameters)[0].dtype
-        features = self.preparation.apply(rows, dtype, self.num_ones).reshape(len(rows), *self.feature_shape)
+        features = self.preparation.apply(rows, dtype, self.num_ones, absent).reshape(len(rows), *self.feature_shape)
         with jax.enable_x64(dtype == np.float64):
             return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(features)))
 
@@ -231,6 +236,13 @@ class Model:
             )
         return self.parts[silo]
 
+    def check_complete(self, what: str) -> None:
+        """Refuse a model with stand-ins for silos that lack rows, for what has no place for them."""
+        if self.stand_ins.knows_absence:
+            raise ValueError(
+                f"data.samples = 'all': {what} has no place for stand-ins; tdcd predict takes such a model"
+            )
+
     def check_meaning(self) -> None:
         """Refuse a model of a silo without labels: what its scores mean is not known there."""
         if self.label_encoding.num_outputs is not None:
@@ -241,8 +253,22 @@ class Model:
 
         The file needs the silo's id column and features; other columns, such as the label, are ignored.
         """
-        part = self.part(silo)
-        return self._scored(silo, read_rows(table, part.columns))
+        return self._scored(silo, read_rows(table, self.part(silo).columns))
+
+    def all_scores(self, rows: Mapping[str, RawRows]) -> dict[str, SiloScores]:
+        """Every silo's part of the scores, with the stand-ins for silos that lack an id or are not among them."""
+        held, parts = {silo: {*own.ids} for silo, own in rows.items()}, {}
+        for silo, own in rows.items():
+            absent = np.zeros((len(own), len(self.part(silo).preparation.absent.silos)), bool)
+            for place, other in enumerate(self.part(silo).preparation.absent.silos):
+                # The first silo that has the row and a stand-in is the one that uses it, as in training.
+                known = [held.get(other, set())]
+                for name in self.silos[: self.silos.index(silo)]:
+                    if name in held and other in self.part(name).preparation.absent.silos:
+                        known.append(held[name])
+                absent[:, place] = [not any(sample in ids for ids in known) for sample in own.ids]
+            parts[silo] = self._scored(silo, own, absent)
+        return parts
 
     def scores(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[Any]:
         """``[n, C]``: the scores of raw rows.
@@ -250,7 +276,8 @@ class Model:
         Args:
             tables: of every silo by name: a frame of pandas or Polars, an Arrow table, a mapping of columns, an array
                 with the silo's columns in order, or the path of a CSV or Parquet file. Rows are put together by the id
-                column, in the order of the first silo's, if it is in all tables; otherwise by their places.
+                column, in the order of the first silo's, if it is in all tables; otherwise by their places. A model
+                of ``data.samples = "all"`` also takes ids that some silos lack; those that the first one lacks follow.
             without: silos that are missing. A model that was trained with silo dropout was trained for that; of
                 another one, their phi is replaced by its mean over the training rows, with a warning.
         """
@@ -277,12 +304,16 @@ class Model:
             raise ValueError(
                 f"table '{name}' has no id column {ids}, and others have: give ids in all tables, or in none"
             )
-        parts = {
-            name: self.silo_scores(name, paths[name])
-            if name in paths
-            else self._scored(name, self._rows(name, frames[name], joined))
-            for name in given
-        }
+        parts = self.all_scores(
+            {
+                name: read_rows(paths[name], self.part(name).columns)
+                if name in paths
+                else self._rows(name, frames[name], joined)
+                for name in given
+            }
+        )
+        if joined and self.stand_ins.knows_absence:
+            return combine(parts, allow_missing=True, head=self.head).scores
         scores = by_id(parts) if joined else by_place(parts)
         for silo in without:
             if warning := self.stand_ins.warning(silo):
@@ -355,11 +386,11 @@ class Model:
         columns = self.part(silo).columns
         return read_rows(Frame(frame, f"table '{silo}'"), columns if joined else replace(columns, id=PLACE))
 
-    def _scored(self, silo: str, rows: RawRows) -> SiloScores:
+    def _scored(self, silo: str, rows: RawRows, absent: NDArray[np.bool_] | None = None) -> SiloScores:
         part = self.part(silo)
         for column, sentence in part.preparation.cautions(rows).items():
             caution(f"silo '{silo}', column '{column}': {sentence}")
-        return SiloScores(rows.ids, part.phi(rows))
+        return SiloScores(rows.ids, part.phi(rows, absent))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -453,8 +484,9 @@ def load_file(
     assert loss is not None
     outputs, head = loss.num_outputs(len(encoding.classes)), combine_of(config.model)
     parts = {}
-    for silo, block in zip(about["silos"], with_heads(chosen_blocks(config, names, blocks), head), strict=True):
+    for silo, chosen in zip(about["silos"], chosen_blocks(config, names, blocks), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
+        block = with_head(preparation.absent.block(chosen), head)
         columns = Columns.read_as(silo["id"], silo["reading"]).only([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, head.width(outputs))
         parts[silo["name"]] = SiloModel(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
@@ -497,7 +529,7 @@ def load_folder(
     encoding = load_label_encoding(path)
     loss = own or named_loss(config.model, config.model.loss or fitting(encoding.task)[0])
     outputs, head = encoding.num_outputs or loss.num_outputs(len(encoding.classes)), combine_of(config.model)
-    chosen = with_heads(chosen_blocks(config, names, blocks), head)
+    chosen = chosen_blocks(config, names, blocks)
     files = {name: (folder.model.file(name), folder.preparation_file(name)) for name in names}
     absent = {name: next((path for path in paths if not path.is_file()), None) for name, paths in files.items()}
     lacking = {name: file for name, file in absent.items() if file is not None}
@@ -507,13 +539,15 @@ def load_folder(
         if silo.name in lacking:
             continue
         preparation = load_preparation(path, silo.name)
-        template = start_block(chosen[index], settings_of(config), index, silo.feature_shape, outputs, combine=head)
+        block = with_head(preparation.absent.block(chosen[index]), head)
+        template = start_block(block, settings_of(config), index, silo.feature_shape, outputs, combine=head)
         (parameters,), _ = folder.load_blocks([silo.name], [template])
         columns = _columns(config, silo.name, ids.get(silo.name, "id"), run.config.get("data", {}))
         columns = columns.only([*preparation.parts], preparation.categorical)
-        parts[silo.name] = SiloModel(columns, preparation, silo.feature_shape, chosen[index], parameters)
+        parts[silo.name] = SiloModel(columns, preparation, silo.feature_shape, block, parameters)
     labels, subsets = config.federation.labels, folder.subsets()
-    stand_ins = StandIns(subsets.get("stand_in", {}), subsets.get("silo_dropout", config.train.silo_dropout))
+    rate = subsets.get("silo_dropout", config.train.silo_dropout)
+    stand_ins = StandIns(subsets.get("stand_in", {}), rate, "patterns" in subsets)
     of_all = (labels, stand_ins, head, temperature_in(subsets))
     return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, *of_all)
 

@@ -75,6 +75,7 @@ def monotone(model: Model, columns: Sequence[str] = (ALL,)) -> MonotoneModel:
         columns: their names, in whichever silos have them, or ``SILO.COLUMN``; ``"all"`` for every column in bins.
     """
     model.check_additive("a scorecard")
+    model.check_complete("a scorecard")
     parts, merged, known = {}, list[MergedColumn](), set[str]()
     for silo, part in model.parts.items():
         encodings, rows = {**part.preparation.parts}, []

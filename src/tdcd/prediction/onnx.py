@@ -360,6 +360,7 @@ def write_onnx(
         raise ValueError(f"{path}: the name of an ONNX file must end in .onnx")
     if silo is not None and (from_phi or without):
         raise ValueError(f"a file of silo '{silo}' alone has no sum: leave out silo, or from_phi and without")
+    model.check_complete("an ONNX file")
     content = joined_file(model, without, from_phi=from_phi) if silo is None else silo_file(model, silo)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

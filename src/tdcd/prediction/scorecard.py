@@ -206,6 +206,7 @@ def scorecard(
         label: the column of the tables that has the labels.
     """
     model.check_additive("a scorecard")
+    model.check_complete("a scorecard")
     silos = [*model.parts]
     if not silos:
         raise FileNotFoundError(

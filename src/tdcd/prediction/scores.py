@@ -58,6 +58,8 @@ class StandIns(NamedTuple):
     """``[C]`` by silo: with silo dropout the model's intercept or zeros, otherwise the mean over the training rows."""
     silo_dropout: float = 0.0
     """With which ``train.silo_dropout`` the run was trained."""
+    knows_absence: bool = False
+    """Whether it was trained on samples that some silos lack (``data.samples = "all"``)."""
 
     def of(self, silo: str, dtype: Any) -> NDArray[Any]:
         """``[C]``, or a single zero."""
@@ -65,7 +67,7 @@ class StandIns(NamedTuple):
 
     def warning(self, silo: str) -> str:
         """What there is to say of predictions without a silo; nothing if the model was trained for them."""
-        if self.silo_dropout:
+        if self.silo_dropout or self.knows_absence:
             return ""
         effect = "its phi is replaced by its mean over the training rows" if silo in self.values else "it adds nothing"
         return f"without silo '{silo}', {effect}: the model was trained without train.silo_dropout, and may be far off"

@@ -97,6 +97,8 @@ class Job:
             object.__setattr__(self, "config", self.config.model_copy(update={"federation": federation}))
         if not self.config.silos:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
+        if self.config.data.samples == "all":
+            problems.append("data.samples = 'all': real parties train on samples that every silo has; use 'common'")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
         if self.config.model.loss is not None:

@@ -226,10 +226,14 @@ class Simulation:
 
     @cached_property
     def _products(self) -> list[NDArray[Any]]:
-        """Per silo, the products of its features, from those of its clients as they send them."""
-        summed, dtype = self.variant.summed_blocks, self.settings.dtype
+        """Per silo, the products of its features, from those of its clients as they send them.
+
+        The mean is over all M samples: those that the silo lacks count as zeros.
+        """
+        summed, dtype, samples = self.variant.summed_blocks, self.settings.dtype, self.num_samples
         return [
             mean_products(np.stack(self._client_products(silo, table)).astype(dtype), silo.shares, summed)
+            * (silo.num_rows / samples)
             for silo, table in zip(self.federation.silos, self._tables, strict=True)
         ]
 

@@ -20,12 +20,12 @@ from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
 from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.partition import Rows, aligned_empty, sizes_of, split_rows
-from tdcd.federation.silos import Federation, Silo
+from tdcd.federation.silos import Federation, Silo, Terms
 from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.label_privacy import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.overlap import alignment, common_ids, held_twice
+from tdcd.tables.overlap import alignment, common_ids, held_twice, labelled_ids, presence_in_words
 from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.reader import give_back_memory, read_chunks, read_rows
 from tdcd.tables.rows import Columns, RawRows
@@ -75,7 +75,7 @@ class SampleSet:
         """Each client has those in its table, or an even part of those in the silo's only one."""
         if section.client:
             return cls(total, tuple(np.sort(held[held >= 0]) for held in numbers), numbers)
-        return cls(total, tuple(np.array_split(np.arange(total), len(section.client_names))), numbers)
+        return cls(total, tuple(np.array_split(_known(numbers), len(section.client_names))), numbers)
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,9 @@ def assemble(
         bias: give the first silo a column of ones.
         hosts: the processes that do this together, each with the features of its own clients; none by default.
     """
+    takes_all = config.data.samples == "all"
+    if takes_all and hosts is not None:
+        raise ConfigError(["data.samples = 'all': several hosts train on samples that every silo has; use 'common'"])
     distributed = None if hosts is None else DistributedTables(config, hosts)
     if tables is None:
         _check(config)
@@ -198,7 +201,7 @@ def assemble(
     for rows in (rows for parts in tables.values() for rows in parts):
         for sentence in row_numbers(rows):
             caution(f"{rows.source}: {sentence}")
-    ids = common_ids(config, tables)
+    ids = labelled_ids(config, tables) if takes_all else common_ids(config, tables)
     numbers = {sample: number for number, sample in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
     encoded = _labels(config, tables, numbers)
@@ -230,7 +233,10 @@ def assemble(
         label_mean=label_encoding.mean,
         classes=label_encoding.classes,
         alignment=aligned,
+        terms=Terms(config.federation.labels, samples="all", standin=config.data.standin) if takes_all else Terms(),
     )
+    if pattern := presence_in_words(federation):
+        caution(f"data.samples = 'all': {pattern}")
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
     return Assembled(federation, label_encoding, preparations, ids, test_ids, encoded.of(held_out))
@@ -273,9 +279,12 @@ def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Ma
         for section in config.silos
         if section.label is not None
     }
-    (first, values), *others = by_silo.items()
-    for name, theirs in others:
-        _check_agreement([*numbers], first, values, name, theirs)
+    (first, (values, known)), *others = by_silo.items()
+    for name, (given, also) in others:
+        values, theirs = _alike(values, given)
+        shared = np.flatnonzero(known & also)
+        _check_agreement([*numbers], first, values, name, theirs, shared)
+        values, known = np.where(known, values, theirs), known | also
     if config.federation.label_epsilon is not None:
         key = trial_key(config.data.seed)
         values = np.asarray(randomized_labels(config, values, [*numbers], key, f"silo '{first}'"))
@@ -287,22 +296,35 @@ def _labels(config: Config, tables: Mapping[str, Sequence[RawRows]], numbers: Ma
         raise TableError([f"the labels of silo '{first}': {error}"]) from None
 
 
-def _raw_labels(parts: Sequence[RawRows], numbers: Mapping[str, int]) -> NDArray[Any]:
-    """``[total]``: a silo's labels in sample order; texts if any client's are."""
+def _raw_labels(parts: Sequence[RawRows], numbers: Mapping[str, int]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """``[total]``: a silo's labels in sample order, texts if any client's are; and which samples it has."""
     named = any(isinstance(part.labels, list) for part in parts)
-    labels = np.empty(len(numbers), object if named else np.float64)
+    labels, held = np.zeros(len(numbers), object if named else np.float64), np.zeros(len(numbers), bool)
     for part in parts:
         places = part.places(numbers)
         known = places >= 0
         values = [canonical_label(label) for label in part.labels or ()] if named else part.labels
         labels[places[known]] = np.asarray(values, labels.dtype)[known]
-    return labels.astype(str) if named else labels
+        held[places[known]] = True
+    return (labels.astype(str) if named else labels), held
 
 
-def _check_agreement(ids: Sequence[str], first: str, labels: NDArray[Any], second: str, others: NDArray[Any]) -> None:
-    if labels.dtype.kind != others.dtype.kind:
-        labels, others = (np.array([canonical_label(label) for label in some.tolist()]) for some in (labels, others))
-    differ = np.flatnonzero(labels != others)
+def _alike(*labels: NDArray[Any]) -> list[NDArray[Any]]:
+    """Labels of several silos: numbers in all, or texts in all."""
+    if len({values.dtype.kind for values in labels}) == 1:
+        return [*labels]
+    return [np.array([canonical_label(label) for label in values.tolist()]) for values in labels]
+
+
+def _check_agreement(
+    ids: Sequence[str],
+    first: str,
+    labels: NDArray[Any],
+    second: str,
+    others: NDArray[Any],
+    shared: NDArray[np.int64],
+) -> None:
+    differ = shared[labels[shared] != others[shared]]
     if len(differ):
         place = differ[0]
         ours, other = canonical_label(labels[place]), canonical_label(others[place])
@@ -370,8 +392,15 @@ def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labe
     if section.client:
         return tuple(np.sort(held[held >= 0]) for held in numbers)
     rng = np.random.default_rng([config.seed, 0 if chosen.aligned else index])
-    sizes = sizes_of(chosen.sizes, index)
-    return split_rows(labels, len(section.client_names), sizes, chosen.rows, chosen.alpha, rng)
+    sizes, known = sizes_of(chosen.sizes, index), _known(numbers)
+    split = split_rows(labels[known], len(section.client_names), sizes, chosen.rows, chosen.alpha, rng)
+    return tuple(known[part] for part in split)
+
+
+def _known(numbers: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The samples that a silo's tables have, in order."""
+    held = np.concatenate([*numbers])
+    return np.sort(held[held >= 0])
 
 
 def _features(
@@ -379,6 +408,8 @@ def _features(
 ) -> NDArray[Any]:
     """``[total, D + ones]``: the features of these samples."""
     features = aligned_empty((wanted.total, len(preparation.columns) + num_ones), dtype)
+    if sum(len(rows) for rows in wanted.rows) < wanted.total:
+        features[...] = 0
     for part, number in zip(parts, wanted.numbers, strict=True):
         known = np.flatnonzero(number >= 0)
         for start in range(0, len(known), ROWS_AT_ONCE):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tdcd.config import Config, ConfigError, check_config
 from tdcd.config.losses import chosen_loss
 from tdcd.core.words import are, counted
-from tdcd.federation.silos import Federation, Terms
+from tdcd.federation.silos import Federation
 from tdcd.tables.assembly import Assembled, assemble
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.reader import read_rows
@@ -18,7 +18,19 @@ from tdcd.tables.rows import PLACE, Columns
 from tdcd.tables.source import Frame, arrow_of
 
 HONOURED: Mapping[str, Sequence[str]] = {
-    "data": ("standardize", "seed", "missing", "rare", "delimiter", "encoding", "decimal", "blank", "align"),
+    "data": (
+        "standardize",
+        "seed",
+        "missing",
+        "rare",
+        "delimiter",
+        "encoding",
+        "decimal",
+        "blank",
+        "align",
+        "samples",
+        "standin",
+    ),
     "federation": ("rows", "sizes", "alpha", "aligned", "labels", "label_epsilon", "label_classes"),
     "model": ("loss", "huber_delta", "folder", "encoding", "bins"),
     "evaluate": ("holdout", "stratify"),
@@ -92,7 +104,14 @@ def federation_from_frames(
     config = frames_config({"silos": silo_sections(tables, id_column, label, weight, clients, owner), **keys})
     assembled = assemble_frames(config, tables, bias=bias)
     chosen, loss = config.federation, chosen_loss(config.model)
-    terms = Terms(chosen.labels, chosen.label_epsilon, assembled.label_encoding.task, loss, config.dtype)
+    terms = replace(
+        assembled.federation.terms,
+        label_silo=chosen.labels,
+        label_epsilon=chosen.label_epsilon,
+        task=assembled.label_encoding.task,
+        loss=loss,
+        dtype=config.dtype,
+    )
     if losses := losses_in_words(assembled.federation):
         caution(f"data.align = true: {losses}")
     return replace(assembled.federation, terms=terms)

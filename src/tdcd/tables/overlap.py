@@ -10,7 +10,8 @@ import numpy as np
 from tdcd.config import Config, SiloSection
 from tdcd.config.losses import chosen_loss
 from tdcd.core.words import are, counted
-from tdcd.federation.silos import LabelFigures, SiloIds
+from tdcd.federation.missing_rows import patterns
+from tdcd.federation.silos import Federation, LabelFigures, SiloIds
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import canonical_label, encode
 from tdcd.tables.rows import RawRows, id_order, spelt_otherwise
@@ -53,6 +54,36 @@ def common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[
         raise TableError([f"{count}: {'; '.join(counts)}: {advice}"])
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
+
+
+def labelled_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
+    """The ids that have a label, whichever silos know them: those of the first silo with labels in order, then those
+    of the next one that the first lacks, and so on. Every hub can tell this order from the order of each silo's ids.
+    """
+    known: dict[str, None] = {}
+    for section in config.silos:
+        own = [sample for part in tables[section.name] for sample in part.ids]
+        if section.label is not None:
+            known |= dict.fromkeys(own[place] for place in id_order(own))
+    for section in config.silos:
+        if not any(sample in known for part in tables[section.name] for sample in part.ids):
+            problem = f"silo '{section.name}' knows none of the {len(known)} samples that have a label"
+            raise TableError([f"{problem}: check that the id columns mean the same"])
+    return [*known]
+
+
+def presence_in_words(federation: Federation) -> str:
+    """How many training samples which silos have, and what their labels are like; nothing if all silos have all."""
+    if federation.is_complete:
+        return ""
+    parts, is_binary = [], len(federation.classes) == 2
+    for silos, rows in patterns(federation).items():
+        labels = federation.labels[rows]
+        where = "all silos" if len(silos) == federation.num_silos else " and ".join(f"'{silo}'" for silo in silos)
+        mean = f"{labels.mean() * federation.label_scale + federation.label_mean:.4g}"
+        rate = f"{labels.mean():.1%} {federation.classes[1]!r}" if is_binary else f"mean label {mean}"
+        parts.append(f"{where} {len(rows):,}" + (f" ({rate})" if is_binary or not federation.classes else ""))
+    return f"training samples by the silos that have them: {', '.join(parts)}"
 
 
 def alignment(

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from tdcd.blocks.absent import Absent
 from tdcd.config import Config
 from tdcd.core.objective import Objective
 from tdcd.data.table import Scaling
@@ -26,6 +27,8 @@ from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.rows import Category, RawRows
 from tdcd.tables.summary import CategoryStats, NumericStats, SketchStats, Summary, merge_summaries
 
+ABSENT = ""
+"""Where a preparation's file has what is no column: no column has an empty name."""
 SHOWN_LEVELS = 3
 """How many levels a sentence names."""
 
@@ -36,6 +39,8 @@ class Preparation:
 
     parts: Mapping[str, ColumnEncoding]
     """The encoding of each raw column, in order."""
+    absent: Absent = Absent()  # noqa: RUF009  (it cannot change)
+    """What stands in for silos that lack some of the rows: it adds features."""
 
     @classmethod
     def fit(
@@ -82,6 +87,10 @@ class Preparation:
     @property
     def columns(self) -> tuple[str, ...]:
         """The features' names, D of them."""
+        return (*self._own_columns, *self.absent.columns(self._own_columns))
+
+    @property
+    def _own_columns(self) -> tuple[str, ...]:
         return tuple(feature for name, part in self.parts.items() for feature in part.names(name))
 
     @property
@@ -89,15 +98,21 @@ class Preparation:
         """The raw columns that hold names."""
         return tuple(name for name, part in self.parts.items() if isinstance(part, OneHot))
 
-    def apply(self, rows: RawRows, dtype: DTypeLike, num_ones: int = 0) -> NDArray[Any]:
-        """``[n, D + num_ones]``: the features of these rows in the precision of the run, and columns of ones."""
-        features = np.ones((len(rows), len(self.columns) + num_ones), dtype)
+    def apply(
+        self, rows: RawRows, dtype: DTypeLike, num_ones: int = 0, absent: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """``[n, D + num_ones]``: the features of these rows in the precision of the run, and columns of ones.
+
+        Args:
+            absent: ``[n, S]``: which of the silos that there are stand-ins for lack each row; none by default.
+        """
+        features = np.ones((len(rows), len(self._own_columns) + num_ones), dtype)
         start = 0
         for name, part in self.parts.items():
             width = len(part.names(name))
             part.apply(rows.features[name], features[:, start : start + width])
             start += width
-        return features
+        return self.absent.marked(features, absent, num_ones)
 
     def cautions(self, rows: RawRows) -> dict[str, str]:
         """A sentence for every raw column that has levels in these rows which training did not learn about."""
@@ -139,12 +154,14 @@ class Preparation:
 
     def to_json(self) -> dict[str, Any]:
         """The preparation in values that JSON writes exactly."""
-        return {name: part.to_json() for name, part in self.parts.items()}
+        written = {name: part.to_json() for name, part in self.parts.items()}
+        return {**written, ABSENT: self.absent.to_json()} if self.absent else written
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The preparation that :meth:`to_json` wrote."""
-        return cls({name: encoding_from_json(of) for name, of in value.items()})
+        encodings = {name: encoding_from_json(of) for name, of in value.items() if name != ABSENT}
+        return cls(encodings, Absent.from_json(value[ABSENT]) if ABSENT in value else Absent())
 
 
 def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[str, str]:

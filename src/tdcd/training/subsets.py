@@ -1,6 +1,6 @@
 """What a trained model reaches with every subset of its silos, written into the run folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import Hosts
+from tdcd.federation.missing_rows import patterns, test_patterns
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
 from tdcd.prediction.interactions import HeldOut, interactions_of
@@ -58,18 +59,21 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
     truth: NDArray[Any] = federation.labels if labels is None else labels
     weights = federation.weights if labels is None else federation.test_weights
 
-    def measure(scores: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
+    def measure(scores: NDArray[Any], chosen: Any = slice(None)) -> tuple[float, dict[str, float | None]]:
         with jax.enable_x64(scores.dtype == np.float64):
-            rows = np.asarray(truth, objective.label_dtype(str(scores.dtype)))
+            rows = np.asarray(truth[chosen], objective.label_dtype(str(scores.dtype)))
             losses = np.asarray(evaluation.losses(scores, rows, objective=objective))
             (penalty,) = evaluation.penalties([*hub_blocks], [objective])
-        mean = float(weighted_mean(losses, weights)) + penalty
-        return mean, metrics(objective.loss, objective.scores(scores), truth, scale, objective.label_epsilon)
+        mean = float(weighted_mean(losses, None if weights is None else weights[chosen])) + penalty
+        return mean, metrics(objective.loss, objective.scores(scores), truth[chosen], scale, objective.label_epsilon)
 
-    described = describe_subsets(known, dropout.rate, dropped, measure, objective.combine)
-    only_sums = trained.variant.summed_phi is not None
-    tested = interactions_of(known, HeldOut(truth, weights, scale), objective, only_sums=only_sums)
-    content = {**described, "interactions": tested}
+    if federation.is_complete:
+        described = describe_subsets(known, dropout.rate, dropped, measure, objective.combine)
+        only_sums = trained.variant.summed_phi is not None
+        tested = interactions_of(known, HeldOut(truth, weights, scale), objective, only_sums=only_sums)
+        content = {**described, "interactions": tested}
+    else:
+        content = _by_pattern(federation, measured, measure)
     total = None if labels is None else sum([*measured.values()][1:], start=next(iter(measured.values())))
     content |= _calibration(trained, total)
     folder.write_subsets(content)
@@ -102,9 +106,31 @@ def _calibration(trained: Trained, total: NDArray[Any] | None) -> dict[str, Any]
     return {"calibration": describe_calibration(scores, federation.test_labels, weights, objective)}
 
 
+def _by_pattern(federation: Federation, parts: Mapping[Any, NDArray[Any]], measure: Any) -> dict[str, Any]:
+    """``subsets.json`` of a run in which silos lack samples: the figures by the silos that have them."""
+    first, *others = parts.values()
+    scores, has_test = np.asarray(sum(others, start=first)), federation.test_labels is not None
+    trained, figures = patterns(federation), []
+    for silos, rows in (test_patterns if has_test else patterns)(federation).items():
+        loss, reached = measure(scores[rows], rows)
+        counts = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": len(rows)}
+        figures.append({**counts, "loss": loss, "metrics": reached})
+    return {
+        "silos": [silo.name for silo in federation.silos],
+        "silo_dropout": 0.0,
+        "samples": "test" if has_test else "train",
+        "mean_phi": {},
+        "stand_in": {},
+        "subsets": [],
+        "patterns": figures,
+    }
+
+
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
     """What takes the place of silos that are missing: what the folder says, or else worked out now."""
     rate = trained.variant.dropout.rate
+    if not trained.federation.is_complete:
+        return StandIns(knows_absence=True)
     # Of several processes only the first has the folder, and all of them must do the same.
     if not rate and folder is not None and trained.hosts is None:
         return StandIns(RunFolder(folder).subsets().get("stand_in", {}))

@@ -39,6 +39,7 @@ from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import there_are
 from tdcd.data.table import numbers
+from tdcd.federation.missing_rows import with_stand_ins
 from tdcd.federation.silos import Federation
 from tdcd.pages.kit.formats import SPLITS, figure, metric_title
 from tdcd.prediction.predictions import Named
@@ -315,6 +316,7 @@ def train(
     settings = settings.at(federation.num_samples)
     # As they are: NumPy's numbers are not those of a TOML file.
     evaluate = {"every": evaluate_every, "patience": patience, "keep": keep}
+    federation, chosen = with_stand_ins(federation, chosen)
     plan = Plan(
         _with_keys(Config(), {"train": {"rounds": rounds, "tol": tol}, "evaluate": evaluate}),
         federation,

@@ -99,7 +99,8 @@ class Problem(NamedTuple):
     def is_plain(self) -> bool:
         """Whether it is Algorithm 1 on linear blocks, with samples that all count alike."""
         is_additive = self.runs[0].objective.combine.is_additive
-        return self.is_linear and self.variant.is_plain and self.weights is None and is_additive
+        is_plain = self.is_linear and self.variant.is_plain and self.weights is None and is_additive
+        return is_plain and self.federation.is_complete
 
     def rounds_per_call(self, bytes_per_round: int) -> int:
         """How many rounds go into one call if each sends this many bytes per run."""

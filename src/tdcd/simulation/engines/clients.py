@@ -124,7 +124,8 @@ class ClientsProgram:
     """Silos that are alike step as one: on an accelerator, the fewer and larger its operations are, the faster."""
     unroll: int
     """Local steps that are compiled one after another into the loop's body, which is faster if they are tiny."""
-    num_samples: int
+    num_rows: tuple[int, ...]
+    """Per silo, M_j: M, or fewer where it lacks samples."""
     runs: int
     devices: Devices
 
@@ -368,7 +369,7 @@ class ClientsProgram:
     def _weights(self, silo: int, own: ClientsCall, num_rows: int) -> Array:
         """``[K, E, P]``: what each client's rows weigh."""
         placement = own.placements[silo]
-        left = Remaining(self.num_samples, own.ids.shape[1])
+        left = Remaining(self.num_rows[silo], own.ids.shape[1])
         mask = None
         if own.present is not None:
             left = Remaining(own.remaining[silo], jnp.maximum(jnp.sum(own.present, axis=1), 1))
@@ -526,7 +527,7 @@ class ClientsEngine:
             in_turn=in_turn,
             together=not cpu,
             unroll=min(5, settings.local_steps) if numbers < TINY and not is_batch else 1,
-            num_samples=problem.federation.num_samples,
+            num_rows=tuple(silo.num_rows for silo in problem.federation.silos),
             runs=len(problem.runs),
             devices=problem.devices,
         )
@@ -594,7 +595,9 @@ class ClientsEngine:
                     np.stack(who), [(0, 0), (0, self._placers[number][index].num_clients - silo.num_clients)]
                 )
                 owner = self._placers[number][index].owner[ids[number]]
-                present[number] &= np.take_along_axis(answering[:, None], owner, axis=2)
+                # A sample that the silo lacks, -1, does not depend on its clients.
+                there = np.pad(answering, [(0, 0), (0, 1)], constant_values=True)
+                present[number] &= np.take_along_axis(there[:, None], owner, axis=2)
                 held = answering * self._per_client(problem.held, number, index, 0)
                 left = held.sum(axis=1, dtype=held.dtype)
                 shares[index].append(held / left[:, None])

@@ -415,6 +415,8 @@ class GroupedEngine:
             return "it runs linear blocks only"
         if not problem.variant.is_plain:
             return f"it runs Algorithm 1 as it is, and {', '.join(problem.variant.changed)} differs"
+        if not problem.federation.is_complete:
+            return "it runs samples that every silo has"
         return None if problem.weights is None else "it gives all samples the same weight, and these have their own"
 
     @classmethod

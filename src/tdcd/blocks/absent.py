@@ -1,0 +1,157 @@
+r"""Samples that only some silos know: what stands in for a silo that lacks a row.
+
+:math:`S_i` are the silos that have sample i. Its score is
+
+.. math:: \sum_{j \in S_i} \phi_j(x_{ij}) + \sum_{j \notin S_i} d_j(x_i)
+
+where :math:`d_j`, the stand-in for silo j, is a function of the columns of a silo that has the row and labels: a part
+of that silo's block, so that it is trained, regularised, protected, stored and restored as the block is. Which silos
+lack a row is told to the block by further features of the row, its marks:
+
+========== ============================================== =========================================================
+block      features                                       phi
+========== ============================================== =========================================================
+linear     x, then for each stand-in 1 and x where the    their product with the weights, as of any linear block
+           silo is absent, else zeros; then ones
+any other  x, then for each stand-in 1 where the silo     m(x) + sum over stand-ins of mark times d(x), times
+           is absent, else 0; then 1                      the last mark
+========== ============================================== =========================================================
+
+A row that the silo itself lacks is a row of zeros, and so is its phi: a linear block's is by itself, any other's by the
+last mark, which only silos have that lack samples.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks.base import Block
+from tdcd.blocks.ensemble import Ensemble
+from tdcd.blocks.linear import Linear
+from tdcd.blocks.mlp import Mlp
+from tdcd.core.lazy import Array, jax
+from tdcd.core.objective import Tree
+
+StandInKind = Literal["function", "constant", "none"]
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Which silos may be absent from the rows of a silo, and how its block makes up for them."""
+
+    silos: tuple[str, ...] = ()
+    """Those that it has stand-ins for."""
+    kind: StandInKind = "function"
+    lacks_rows: bool = False
+    """Whether the silo itself lacks some samples."""
+    is_linear: bool = True
+    """Whether its block is linear."""
+
+    def __bool__(self) -> bool:
+        """Whether its features have marks."""
+        return bool(self.silos) or (self.lacks_rows and not self.is_linear)
+
+    def block(self, block: Block) -> Block:
+        """The silo's block with its stand-ins."""
+        return block if self.is_linear or not self else WithStandIns(block, self)
+
+    def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """What the marks are called, if the columns have these names."""
+        of_marks = [f"without {silo}" for silo in self.silos]
+        if not self.is_linear:
+            return (*of_marks, *(["has the row"] if self.lacks_rows else []))
+        functions = names if self.kind == "function" else ()
+        return tuple(f"{name}{mark}" for mark in of_marks for name in ("", *(f"{name} " for name in functions)))
+
+    def marked(self, features: NDArray[Any], absent: NDArray[np.bool_] | None, num_ones: int) -> NDArray[Any]:
+        """Features with marks: ``[n, D + ones]`` to ``[n, D + marks + ones]``.
+
+        Args:
+            absent: ``[n, S]``: which of :attr:`silos` lack each row; none by default.
+            num_ones: 1 if the last column is one of ones, which stays the last.
+        """
+        if not self:
+            return features
+        width = features.shape[1] - num_ones
+        own, ones = features[:, :width], features[:, width:]
+        marks = np.zeros((len(features), len(self.silos)), features.dtype)
+        if absent is not None:
+            marks[:] = absent
+        parts = [own]
+        for mark in marks.T[..., None]:
+            parts += [mark, mark * own] if self.is_linear and self.kind == "function" else [mark]
+        if not self.is_linear and self.lacks_rows:
+            # Before the ones there is no room: a network's own mark is the last of all, and the ones are a feature.
+            return np.concatenate([own, ones, *parts[1:], np.ones((len(features), 1), features.dtype)], axis=1)
+        return np.concatenate([own, *parts[1:], ones] if self.is_linear else [own, ones, *parts[1:]], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """In values that JSON writes."""
+        return {
+            "silos": [*self.silos],
+            "kind": self.kind,
+            "lacks_rows": self.lacks_rows,
+            "is_linear": self.is_linear,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Absent":
+        """What :meth:`to_json` gave."""
+        absent = cls(**{**value, "silos": tuple(value["silos"])})
+        if absent.kind not in ("function", "constant", "none") or not all(isinstance(s, str) for s in absent.silos):
+            raise ValueError("the stand-ins are not known")
+        return absent
+
+
+@dataclass(frozen=True)
+class WithStandIns:
+    """Any block but a linear one, and its stand-ins for other silos; see the module."""
+
+    main: Block
+    absent: Absent
+
+    def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
+        """The block's own parameters, and those of each stand-in."""
+        shape = (feature_shape[0] - self._num_marks,)
+        stand_ins: list[Tree] = []
+        for place in range(len(self.absent.silos)):
+            if self.absent.kind == "constant":
+                stand_ins.append(np.zeros(num_outputs, np.float32))
+            else:
+                own = jax.random.fold_in(key, 1 + place)
+                stand_ins.append(smaller(self.main).init(own, shape, num_outputs))
+        return {"main": self.main.init(key, shape, num_outputs), "stand_ins": stand_ins}
+
+    @property
+    def _num_marks(self) -> int:
+        return len(self.absent.silos) + self.absent.lacks_rows
+
+    def phi(self, block: Tree, features: Array) -> Array:
+        """The block's own phi and its stand-ins', where they are marked."""
+        width = features.shape[1] - self._num_marks
+        rows = features[:, :width]
+        total = self.main.phi(block["main"], rows)
+        for place, stand_in in enumerate(block["stand_ins"]):
+            added = stand_in if self.absent.kind == "constant" else smaller(self.main).phi(stand_in, rows)
+            total = total + features[:, width + place, None] * added
+        return features[:, -1:] * total if self.absent.lacks_rows else total
+
+
+def smaller(block: Block) -> Block:
+    """A stand-in's block: of the same kind with half as many units per layer; linear if the kind is unknown.
+
+    >>> smaller(Mlp((32, 8))), smaller(Linear())
+    (Mlp(hidden=(16, 4)), Linear())
+    """
+    if type(block) in (Mlp, Ensemble):
+        own: Any = block
+        halved: Block = replace(own, hidden=tuple(max(1, width // 2) for width in own.hidden))
+        return halved
+    return Linear()
+
+
+def without_stand_ins(block: Block) -> Block:
+    """The block itself, with whichever stand-ins."""
+    return block.main if isinstance(block, WithStandIns) else block

@@ -1,0 +1,119 @@
+"""Samples that only some silos know: the marks of absent silos among a federation's features.
+
+See :mod:`tdcd.blocks.absent` for what the marks are. A row has its stand-ins at one silo: the one that has the labels,
+or, where all have them, the first in order that has the row, so that every absent silo is replaced once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdcd.blocks.absent import Absent
+from tdcd.blocks.base import Block, without_head
+from tdcd.blocks.linear import Linear
+from tdcd.federation.partition import Rows, aligned_empty
+from tdcd.federation.silos import Federation, Silo
+
+Presence = NDArray[np.bool_]
+"""``[N, M]``: which silos have which samples."""
+
+
+def presence_of(federation: Federation) -> Presence:
+    """Which silos have which training samples."""
+    return _presence([silo.rows for silo in federation.silos], federation.num_samples)
+
+
+def test_presence_of(federation: Federation) -> Presence:
+    """Which silos have which held-out samples."""
+    total = 0 if federation.test_labels is None else len(federation.test_labels)
+    return _presence([silo.test_rows for silo in federation.silos], total)
+
+
+def _presence(rows: Sequence[Rows], total: int) -> Presence:
+    present = np.zeros((len(rows), total), bool)
+    for own, clients in zip(present, rows, strict=True):
+        for held in clients:
+            own[held] = True
+    return present
+
+
+def stood_in_for(present: Presence, silo: int, labelled: Sequence[int]) -> Presence:
+    """``[N, M]``: for which absent silos a silo's rows need stand-ins of its own.
+
+    Args:
+        labelled: the silos that have labels. The first of them that has a row is the one with its stand-ins.
+    """
+    if silo not in labelled:
+        return np.zeros_like(present)
+    earlier = [other for other in labelled if other < silo]
+    absent: Presence = present[silo] & ~present[earlier].any(axis=0) & ~present
+    return absent
+
+
+def with_stand_ins(federation: Federation, blocks: Sequence[Block]) -> tuple[Federation, tuple[Block, ...]]:
+    """The federation with marks among its features, and the blocks that read them; both as they are if no row lacks."""
+    if federation.is_complete:
+        return federation, (*blocks,)
+    names, terms = [silo.name for silo in federation.silos], federation.terms
+    labelled = [index for index, name in enumerate(names) if terms.label_silo in (None, name)]
+    train, test = presence_of(federation), test_presence_of(federation)
+    silos, marked = [], []
+    for index, (silo, block) in enumerate(zip(federation.silos, blocks, strict=True)):
+        absent = stood_in_for(train, index, labelled)
+        chosen = [] if terms.standin == "none" else np.flatnonzero(absent.any(axis=1)).tolist()
+        lacks_rows = not (train[index].all() and test[index].all())
+        stand_ins = Absent(
+            tuple(names[other] for other in chosen), terms.standin, lacks_rows, type(without_head(block)) is Linear
+        )
+        held_out = stood_in_for(test, index, labelled)[chosen].T
+        silos.append(_marked(silo, stand_ins, (absent[chosen].T, held_out), (train[index], test[index])))
+        marked.append(stand_ins.block(block))
+    return replace(federation, silos=tuple(silos)), tuple(marked)
+
+
+def _marked(silo: Silo, stand_ins: Absent, absent: Sequence[Presence], present: Sequence[Presence]) -> Silo:
+    """One silo with marks, of its training samples and of its held-out ones."""
+    if len(silo.feature_shape) > 1:
+        raise ValueError(f"silo '{silo.name}': data.samples = 'all' takes tables, not images")
+    preparation: Any = silo.preparation
+    known = len(silo.columns) if preparation is None else len(preparation.columns)
+    names, num_ones = silo.columns[:known], silo.feature_shape[0] - known if known else 0
+    features = [
+        None if rows is None else _zeroed(stand_ins.marked(rows, marks, num_ones), held)
+        for rows, marks, held in zip((silo.features, silo.test_features), absent, present, strict=True)
+    ]
+    columns = (*names, *stand_ins.columns(names), *silo.columns[known:])
+    if preparation is not None and stand_ins:
+        preparation = replace(preparation, absent=stand_ins)
+    return replace(silo, features=features[0], test_features=features[1], columns=columns, preparation=preparation)
+
+
+def _zeroed(features: NDArray[Any], present: Presence) -> NDArray[Any]:
+    """The features with zeros for the rows that the silo lacks, where JAX uses them in place."""
+    taken = aligned_empty(features.shape, features.dtype)
+    taken[...] = np.where(present[:, None], features, 0)
+    return taken
+
+
+def patterns(federation: Federation) -> Mapping[tuple[str, ...], NDArray[np.int64]]:
+    """The training samples by the silos that have them, the most frequent first."""
+    return _patterns(presence_of(federation), [silo.name for silo in federation.silos])
+
+
+def test_patterns(federation: Federation) -> Mapping[tuple[str, ...], NDArray[np.int64]]:
+    """The same of the held-out samples."""
+    return _patterns(test_presence_of(federation), [silo.name for silo in federation.silos])
+
+
+def _patterns(present: Presence, names: Sequence[str]) -> dict[tuple[str, ...], NDArray[np.int64]]:
+    kinds, which, counts = np.unique(present, axis=1, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    return {
+        tuple(name for name, has in zip(names, kinds[:, kind], strict=True) if has): np.flatnonzero(
+            which.ravel() == kind
+        )
+        for kind in order.tolist()
+    }

@@ -1,0 +1,155 @@
+"""Samples that only some silos know: Q = 1 is central SGD on the joined table with absent parts."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from support.problems import SPLITS, Problem, Shape, arrays, distance, examples, random_block, split_rows
+from tdcd.blocks import Linear, Mlp
+from tdcd.blocks.absent import smaller, without_stand_ins
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.objective import Objective
+from tdcd.core.schedule import batch_ids
+from tdcd.core.variant import Variant
+from tdcd.federation.missing_rows import with_stand_ins
+from tdcd.federation.silos import Federation, Terms
+
+TOLERANCE = 1e-12
+MOVED = 1e-2
+ROUNDS = 5
+L2 = 0.2
+THREE = Shape(clients=(2, 1, 3), columns=(3, 2, 2), local_steps=1, num_samples=40)
+seeds = st.integers(0, 2**31)
+
+
+def lacking(shape, objective, seed, split="unequal", label_silo=None, standin="function", share=0.5, **changes):
+    """A problem whose silos lack about half of the rows each; the label silo has them all. And who has what, [N, M]."""
+    problem = Problem.draw(shape, objective, seed, split, **changes)
+    rng, labels = np.random.default_rng(seed + 1), problem.federation.labels
+    names = [silo.name for silo in problem.federation.silos]
+    present = rng.random((len(names), len(labels))) < share
+    if label_silo is not None:
+        present[label_silo] = True
+    present[rng.integers(len(names)), ~present.any(axis=0)] = True
+    silos = []
+    for silo, has in zip(problem.federation.silos, present, strict=True):
+        known = np.flatnonzero(has)
+        rows = tuple(known[part] for part in split_rows(split, labels[known], silo.num_clients, rng))
+        silos.append(replace(silo, rows=rows))
+    terms = Terms(None if label_silo is None else names[label_silo], samples="all", standin=standin)
+    federation, blocks = with_stand_ins(Federation(tuple(silos), labels, terms=terms), shape.models())
+    outputs = problem.objective.num_outputs([labels])
+    start = [
+        random_block(block, silo.feature_shape[0], outputs, rng)
+        for block, silo in zip(blocks, federation.silos, strict=True)
+    ]
+    return replace(problem, federation=federation, blocks=blocks, start=start), problem.federation, present
+
+
+def joined_scores(blocks, whole, problem, present, label_silo, ids):
+    """The model as its definition has it: who has the row speaks, and one silo's stand-ins speak for the others."""
+    total, count = 0.0, len(whole.silos)
+    speaker = np.argmax(present, axis=0) if label_silo is None else np.full(present.shape[1], label_silo)
+    standin = problem.federation.terms.standin
+    for index, (model, block, silo) in enumerate(zip(problem.blocks, blocks, whole.silos, strict=True)):
+        x, has, own = jnp.asarray(silo.features[ids]), present[index][ids, None], without_stand_ins(model)
+        speaks = (speaker[ids] == index)[:, None]
+        absent = [
+            other
+            for other in range(count)
+            if standin != "none" and (~present[other] & present[index] & (speaker == index)).any()
+        ]
+        if type(own) is Linear:
+            width = x.shape[1]
+            parts, size = block["weight"], 1 + width * (standin == "function")
+            main = x @ parts[:width]
+            others = [parts[width + place * size :][:size] for place in range(len(absent))]
+            others = [each[0] + (x @ each[1:] if standin == "function" else 0) for each in others]
+        else:
+            plain = model is own
+            main = own.phi(block if plain else block["main"], x)
+            others = [] if plain else block["stand_ins"]
+            others = [smaller(own).phi(each, x) if standin == "function" else each for each in others]
+        total = total + has * main
+        for other, each in zip(absent, others, strict=True):
+            total = total + (speaks & ~present[other][ids, None]) * each
+    return total
+
+
+def central(problem, whole, present, label_silo, num_rounds):
+    """Minibatch SGD on the joined table, by differentiation of its loss."""
+    chosen, objective, blocks = problem.settings, problem.objective, problem.start
+    labels = whole.labels
+
+    def loss(blocks, ids):
+        scores = joined_scores(blocks, whole, problem, present, label_silo, ids)
+        squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks))
+        return jnp.mean(objective.losses(scores, labels[ids])) + objective.l2 / 2 * squares
+
+    with jax.enable_x64(True):
+        for round_index in range(num_rounds):
+            ids = batch_ids(
+                chosen.seed,
+                [round_index],
+                num_samples=len(labels),
+                batch_size=chosen.batch_size,
+                local_steps=1,
+                minibatches=chosen.minibatches,
+            )[0, 0]
+            slopes = jax.grad(loss)(blocks, ids)
+            blocks = jax.tree.map(lambda leaf, slope: leaf - chosen.step_size * slope, blocks, slopes)
+        return arrays(blocks)
+
+
+def check(shape, objective, seed, split="unequal", label_silo=None, standin="function"):
+    with jax.enable_x64(True):
+        problem, whole, present = lacking(shape, objective, seed, split, label_silo, standin)
+    variant = Variant() if label_silo is None else Variant(knowledge=LabelsAt(label_silo))
+    simulated = problem.simulate(ROUNDS, variant=variant)
+    assert distance(simulated, arrays(problem.start)) > MOVED
+    assert distance(simulated, central(problem, whole, present, label_silo, ROUNDS)) < TOLERANCE
+
+
+@examples(12)
+@given(seed=seeds, split=st.sampled_from(SPLITS), label_silo=st.sampled_from([None, 0, 2]))
+@example(seed=1, split="unequal", label_silo=None)
+def test_one_local_step_is_central_sgd_with_absent_parts(seed, split, label_silo):
+    check(THREE, Objective("logistic", L2), seed, split, label_silo)
+
+
+@pytest.mark.parametrize("standin", ["function", "constant", "none"])
+@pytest.mark.parametrize("label_silo", [None, 1])
+def test_networks_and_every_kind_of_stand_in(standin, label_silo):
+    shape = replace(THREE, blocks=(Mlp((4,)), Linear(), Mlp((3,))))
+    check(shape, Objective("squared", L2), seed=5, label_silo=label_silo, standin=standin)
+
+
+def test_classes():
+    check(THREE, Objective("softmax", L2), seed=8)
+
+
+def test_the_full_engine_takes_the_same_steps():
+    with jax.enable_x64(True):
+        problem, _, _ = lacking(THREE, Objective("squared", L2), seed=3, minibatches="full")
+    assert distance(problem.simulate(ROUNDS, "full"), problem.simulate(ROUNDS, "clients")) < TOLERANCE
+
+
+def test_the_grouped_engine_is_refused():
+    with jax.enable_x64(True):
+        problem, _, _ = lacking(THREE, Objective("squared", L2), seed=3)
+    with pytest.raises(ValueError, match="samples that every silo has"):
+        problem.simulate(1, "grouped")
+
+
+def test_with_nothing_missing_nothing_changes():
+    problem = Problem.draw(THREE, Objective("logistic", L2), seed=4)
+    federation = replace(problem.federation, terms=Terms(samples="all"))
+    marked, blocks = with_stand_ins(federation, problem.blocks)
+    assert marked is federation
+    assert blocks == problem.blocks
+    assert distance(replace(problem, federation=marked).simulate(3), problem.simulate(3)) == 0
