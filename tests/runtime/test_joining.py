@@ -99,10 +99,14 @@ SEEDS = pytest.mark.parametrize("seed", range(3))
 @SEEDS
 def test_another_version_of_a_client(data, seed):
     def newer(message):
-        return message.replace(protocol=9) if message.sender == NORTH and message.kind == "enrol" else message
+        return (
+            message.replace(protocol=PROTOCOL + 1) if message.sender == NORTH and message.kind == "enrol" else message
+        )
 
     office = Office(data, seed, change=newer).run()
-    assert_nobody_starts(office, f"{NORTH} speaks protocol 9 and hub.lab speaks {PROTOCOL}: upgrade the older one")
+    assert_nobody_starts(
+        office, f"{NORTH} speaks protocol {PROTOCOL + 1} and hub.lab speaks {PROTOCOL}: upgrade the older one"
+    )
 
 
 @SEEDS

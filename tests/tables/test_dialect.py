@@ -276,8 +276,28 @@ def test_ids_that_two_silos_write_differently_get_a_hint(tmp_path):
     with pytest.raises(TableError) as caught:
         assemble(check_config(keys), bias=False)
     assert caught.value.problems[0].endswith(
-        "ids are compared as exact texts: '000' in silo 'bank' is not '0' in silo 'shop'; write them alike"
+        "ids are compared as exact texts: '000' in silo 'bank' is not '0' in silo 'shop'; write them alike, "
+        "or set data.ids = 'plain'"
     )
+
+
+def test_plain_ids_are_one_sample_however_they_are_written(tmp_path):
+    written(tmp_path, "id,y,a\n" + "".join(f"{n:03},{n % 2},{n}.5\n" for n in range(120)), "bank.csv")
+    written(tmp_path, "id,b\n" + "".join(f" {n}.0 ,{n}.5\n" for n in range(120)), "shop.csv")
+    silos = [{"name": "bank", "table": "bank.csv", "label": "y"}, {"name": "shop", "table": "shop.csv"}]
+    keys = {"data": {"source": "files", "folder": str(tmp_path), "ids": "plain"}, "silos": silos}
+    assembled = assemble(check_config(keys), bias=False)
+    assert {*assembled.ids, *assembled.test_ids} == {str(number) for number in range(120)}
+
+
+def test_rows_whose_plain_ids_are_the_same_are_refused(tmp_path):
+    columns = Columns(dialect=Dialect(ids="plain"))
+    path = written(tmp_path, "id,a\n7,1\nB,2\n007,3\nb,4\n")
+    assert [problem.partition(": ")[2] for problem in problems(path, columns)] == [
+        "the id '007' is on line 2 already: keep one of the two rows",
+        "the id 'b' is on line 3 already: keep one of the two rows",
+    ]
+    assert Columns.read_as("id", columns.reading).dialect == columns.dialect
 
 
 def test_split_keeps_dates_and_flags(tmp_path):

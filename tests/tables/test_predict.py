@@ -230,10 +230,7 @@ def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):
         if one in lacking:
             assert chances[one] == pytest.approx(1 / (1 + np.exp(-score - mean)))
     status, said = called("predict", run, *data[:2], "--out", tmp_path / "q.csv")
-    assert (status, said) == (
-        2,
-        f"{RARE}Error: --data bank=FILE is missing: give it, or predict without it: --without bank",
-    )
+    assert (status, said) == (2, "Error: --data bank=FILE is missing: give it, or predict without it: --without bank")
     assert called("predict", run, *data[:2], "--out", tmp_path / "q.csv", "--allow-missing")[0] == 0
     assert {row["missing"] for row in rows_of(tmp_path / "q.csv")} == {"bank"}
 

@@ -291,7 +291,7 @@ def align(
         screen.print(f"{counted(len(ids), 'id')} {are(len(ids))} in every silo: {out}", soft_wrap=True, highlight=False)
         show_table(screen, alignment_table({silo if name is None else f"{silo}, {name}": lost}))
         if not ids:
-            screen.print("Ids are compared as exact texts: '001' is not '1'. Write them alike.", highlight=False)
+            screen.print("Ids are compared as data.ids says; by default '001' is not '1'.", highlight=False)
     end(outcome)
 
 

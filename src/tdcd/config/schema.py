@@ -62,6 +62,9 @@ class DataSection(Section):
     """With ``source = "files"``: the decimal mark of numbers that are texts, as all in CSV files are."""
     blank: list[str] = []
     """With ``source = "files"``: texts that mean a missing value, in addition to the usual ones."""
+    ids: Literal["exact", "plain"] = "exact"
+    """With ``source = "files"``: how ids are compared: as exact texts, or without case, blanks around them, leading
+    zeros and ``.0`` at the end, so that ``001``, ``1`` and ``1.0`` are one sample."""
     align: bool = False
     """With ``source = "files"``: train on the ids that all silos have; otherwise ids that one lacks stop the run."""
     samples: Literal["common", "all"] = "common"

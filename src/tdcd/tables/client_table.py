@@ -74,12 +74,12 @@ def read_client(
             raise TableError([f"--labels {labels}: silo '{silo.name}' has none (federation.labels); leave it out"])
         with open_table(data, columns.id, columns.dialect) as table:
             refuse_label(config, table, label)
-            return _chosen(read_rows(table, replace(columns, label=None)), ids)
+            return _chosen(read_rows(table, replace(columns, label=None)), ids, columns.dialect)
     if labels is None:
         with open_table(data, columns.id, columns.dialect) as table:
             refuse_randomised(table)
-            return _chosen(read_rows(table, replace(columns, label=label, weight=weight)), ids)
-    rows = _chosen(read_rows(data, replace(columns, label=None)), ids)
+            return _chosen(read_rows(table, replace(columns, label=label, weight=weight)), ids, columns.dialect)
+    rows = _chosen(read_rows(data, replace(columns, label=None)), ids, columns.dialect)
     known = _read_label_table(config, silo, labels, label, weight)
     places = {sample: place for place, sample in enumerate(known.ids)}
     absent = [sample for sample in rows.ids if sample not in places]
@@ -145,12 +145,12 @@ def refuse_randomised(table: Source) -> None:
         )
 
 
-def _chosen(rows: RawRows, ids: Path | None) -> RawRows:
+def _chosen(rows: RawRows, ids: Path | None, dialect: Dialect) -> RawRows:
     """The rows about the ids in a text file; all without one."""
     if ids is None:
         return rows
     wanted = ids.read_text(encoding="utf-8").splitlines()
-    chosen = set(wanted)
+    chosen = {*dialect.as_ids(wanted)}
     places = [place for place, sample in enumerate(rows.ids) if sample in chosen]
     if not places:
         hint = spelt_otherwise(rows.ids, rows.source, wanted, str(ids)) or "check that both are about the same samples"

@@ -111,7 +111,7 @@ def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, i
         if not is_decoded(text):
             problems.undecoded.append((line, name))
         elif name == wanted.id:
-            first = seen.setdefault(text, line)
+            first = seen.setdefault(wanted.dialect.as_ids([text])[0], line)
             if not text.strip():
                 problems.add(line, name, "the id is blank: every row needs one")
             elif first != line:
@@ -209,7 +209,7 @@ def _of_frame(frame: Frame, wanted: Columns, advice: str) -> Iterator[str]:
         blank = [place for place, text in enumerate(texts) if _stands_for_blank(text, dialect)]
         if blank:
             yield f"{name}, column '{title}': row {blank[0]} is blank"
-    ids = as_texts(table.column(wanted.id)).to_pylist()
+    ids = dialect.as_ids(as_texts(table.column(wanted.id)).to_pylist())
     twice = next((sample for sample, count in Counter(ids).items() if count > 1), None)
     if twice is not None:
         yield f"{name}, column '{wanted.id}': {twice!r} is there twice: an id stands for one sample"

@@ -1,5 +1,6 @@
 """How a CSV file is written: what separates its fields, its encoding, its decimal mark, what stands for a blank."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -22,12 +23,14 @@ class Dialect:
     decimal: str = "."
     blank: tuple[str, ...] = BLANKS
     """The texts that stand for a value that is not known."""
+    ids: str = "exact"
+    """Whether ids are exact texts, or ``"plain"``: see :func:`plain_id`."""
 
     @classmethod
     def of(cls, config: "Config") -> Self:
         """What the configuration says about all tables."""
         data = config.data
-        return cls(data.delimiter, data.encoding, data.decimal, (*BLANKS, *data.blank))
+        return cls(data.delimiter, data.encoding, data.decimal, (*BLANKS, *data.blank), data.ids)
 
     @property
     def blank_numbers(self) -> list[float]:
@@ -39,6 +42,10 @@ class Dialect:
             except ValueError:
                 continue
         return numbers
+
+    def as_ids(self, texts: Sequence[str]) -> Sequence[str]:
+        """Texts of a column of ids, as they are compared."""
+        return texts if self.ids == "exact" else [plain_id(text) for text in texts]
 
     def number(self, text: str) -> float:
         """The number that a text is."""
@@ -56,6 +63,17 @@ class Dialect:
         return (
             f"is not {self.encoding.upper()}{others}: {remedy if self.encoding == 'utf-8' else 'correct data.encoding'}"
         )
+
+
+def plain_id(sample: str) -> str:
+    """An id without what spreadsheets add or remove: case, blanks around it, leading zeros, ``.0`` at the end.
+
+    >>> plain_id(" 007 "), plain_id("7.0"), plain_id("AB-07")
+    ('7', '7', 'ab-07')
+    """
+    text = sample.strip().lower()
+    whole = text.removesuffix(".0")
+    return (whole.lstrip("0") or "0") if whole.isdecimal() else text
 
 
 DEFAULT = Dialect()

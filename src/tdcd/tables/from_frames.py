@@ -27,6 +27,7 @@ HONOURED: Mapping[str, Sequence[str]] = {
         "encoding",
         "decimal",
         "blank",
+        "ids",
         "align",
         "samples",
         "standin",

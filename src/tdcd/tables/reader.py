@@ -111,7 +111,7 @@ def _collect(
     amounts = {name: NumericColumn(wanted.dialect, expected) for name in wanted.features if name not in names}
     labels = TextColumn(wanted.dialect) if named_labels else LabelColumn(wanted.dialect)
     for chunk in chunks:
-        ids += as_texts(chunk.column(wanted.id)).to_pylist()
+        ids += wanted.dialect.as_ids(as_texts(chunk.column(wanted.id)).to_pylist())
         for name, column in (names | amounts).items():
             column.extend(chunk.column(name))
         if wanted.label is not None:

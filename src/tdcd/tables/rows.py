@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.tables.cells import CellKind
-from tdcd.tables.dialect import DEFAULT, Dialect
+from tdcd.tables.dialect import DEFAULT, Dialect, plain_id
 from tdcd.tables.errors import TableError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RawRows:
     source: str
     """The file they come from."""
     ids: Sequence[str]
-    """``[n]``: exact texts, each once."""
+    """``[n]``: texts, each once, as the dialect says."""
     features: Mapping[str, Column]
     """The columns by name, in the order of the configuration or else of the file."""
     labels: NDArray[np.float64] | list[str] | None = None
@@ -109,25 +109,18 @@ def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[st
     """A hint where two places seem to write the same ids in different ways, such as 001 and 1; else nothing.
 
     >>> spelt_otherwise(["001", "x"], "a.csv", ["1", "x"], "b.csv")
-    "ids are compared as exact texts: '001' in a.csv is not '1' in b.csv; write them alike"
+    "ids are compared as exact texts: '001' in a.csv is not '1' in b.csv; write them alike, or set data.ids = 'plain'"
     """
     known, others = set(ours), set(theirs)
-    plain = {_plain_id(sample): sample for sample in theirs if sample not in known}
+    plain = {plain_id(sample): sample for sample in theirs if sample not in known}
     for sample in sorted(ours):
-        other = plain.get(_plain_id(sample))
+        other = plain.get(plain_id(sample))
         if sample not in others and other is not None:
             return (
                 f"ids are compared as exact texts: {sample!r} in {our_place} is not {other!r} in {their_place}; "
-                "write them alike"
+                "write them alike, or set data.ids = 'plain'"
             )
     return ""
-
-
-def _plain_id(sample: str) -> str:
-    """An id without what spreadsheets add or remove: case, blanks around it, leading zeros, ``.0`` at the end."""
-    text = sample.strip().lower()
-    whole = text.removesuffix(".0")
-    return (whole.lstrip("0") or "0") if whole.isdecimal() else text
 
 
 @dataclass(frozen=True)
@@ -179,6 +172,7 @@ class Columns:
             reading.get("encoding", DEFAULT.encoding),
             reading.get("decimal", DEFAULT.decimal),
             (*DEFAULT.blank, *reading.get("blank", ())),
+            reading.get("ids", DEFAULT.ids),
         )
         return cls(id_column, blanks=reading.get("missing") != "refuse", dialect=dialect)
 
@@ -188,7 +182,7 @@ class Columns:
         dialect, plain = self.dialect, DEFAULT
         settings: dict[str, Any] = {
             key: getattr(dialect, key)
-            for key in ("delimiter", "encoding", "decimal")
+            for key in ("delimiter", "encoding", "decimal", "ids")
             if getattr(dialect, key) != getattr(plain, key)
         }
         if blank := dialect.blank[len(plain.blank) :]:

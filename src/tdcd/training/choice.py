@@ -219,7 +219,7 @@ def _best(losses: Mapping[str, Floats]) -> tuple[str, str | None, float, float]:
     >>> low, high = np.array([0.1, 0.3, 0.2]), np.array([0.5, 0.9, 0.6])
     >>> _best({"linear": high, "ensemble": low})[:2]
     ('ensemble', 'linear')
-    >>> _best({"linear": np.array([0.1, 0.31, 0.2]), "ensemble": low})[:2]
+    >>> _best({"linear": np.array([0.1, 0.31, 0.19]), "ensemble": low})[:2]
     ('linear', 'ensemble')
     """
     names: Sequence[str] = [*losses]
