@@ -142,6 +142,7 @@ EFFECTS = {
     "data.encoding": ("latin-1", reading, {}),
     "data.decimal": (",", reading, {}),
     "data.blank": (["a"], lambda one: one.silos[1].columns, {}),
+    "data.ids": ("plain", reading, {}),
     "data.samples": ("all", lambda one: one.terms.samples, {}),
     "data.standin": ("none", lambda one: one.terms.standin, {"data": {"samples": "all"}}),
     "data.align": (True, lambda one: sorted(one.alignment), {}),
