@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class Ensemble:
     members. Members differ from the start by random signs of its outputs. Weights start as those of :class:`Mlp`.
     """
 
+    has_layers: ClassVar[Literal[True]] = True
     hidden: tuple[int, ...] = (128, 128)
     members: int = 8
     """k."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from tdcd.compare.comparison import Comparison, Contender
 from tdcd.compare.scikit_learn import NEEDS
-from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure, metric_title
+from tdcd.core.words import TextTable, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 

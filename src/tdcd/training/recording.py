@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -19,8 +19,6 @@ from tdcd.core.objective import Tree
 from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
-from tdcd.prediction.predictions import Named, write_held_out
-from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import NO_LINES, digest_of, marks_of
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
@@ -29,8 +27,9 @@ from tdcd.records.run_folder import RunFolder, federation_facts
 from tdcd.simulation.devices import of_first
 from tdcd.simulation.engines.base import State
 from tdcd.tables.preparation import encoding_of, save_prepared
-from tdcd.training.description import differences
-from tdcd.training.subsets import Trained, write_subsets
+
+if TYPE_CHECKING:
+    from tdcd.prediction.predictions import Named
 
 SECONDS_PER_CALL = 0.3
 """How long the engine may run before progress shows and a request to stop is noticed."""
@@ -357,7 +356,7 @@ class TrainingRun:
             self.state, self.round = self._finite
         self.checkpoint()
 
-    def conclude(self, scores: NDArray[Any] | None, named: Named | None = None) -> None:
+    def conclude(self, scores: NDArray[Any] | None, named: "Named | None" = None) -> None:
         """Write what the model that stays says of the held-out samples, and what it reaches with every subset of silos.
 
         Of several processes the first one does so, and all call this.
@@ -366,6 +365,11 @@ class TrainingRun:
             scores: ``[m, C]``, the silos' sums for the held-out samples; None if there are none.
             named: what those samples are called; by default as in the tables that they are from, or by number.
         """
+        # Only the end of a run predicts.
+        from tdcd.prediction.predictions import write_held_out  # noqa: PLC0415
+        from tdcd.prediction.subsets import temperature_in  # noqa: PLC0415
+        from tdcd.training.subsets import Trained, write_subsets  # noqa: PLC0415
+
         plan, (hub_blocks, _) = self.plan, self.model
         subsets: dict[str, Any] = {}
         if not self.diverged:
@@ -400,6 +404,8 @@ def _agreed(
     Args:
         facts: of the federation; ``before`` are those of the folder.
     """
+    from tdcd.training.description import differences  # noqa: PLC0415 - only a run that continues is compared
+
     problems = differences(config, found)
     problems += differences({"federation": facts}, {"federation": before}, FREE_FACTS)
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
@@ -429,19 +435,23 @@ def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:
     return [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in hub_blocks]
 
 
-def _named_in(plan: Plan) -> Named | None:
+def _named_in(plan: Plan) -> "Named | None":
     """What the held-out samples of a plan from files are called; None if they have numbers."""
     assembled, federation = plan.assembled, plan.federation
     if assembled is None or plan.handed_over is not None:
         return None
+    from tdcd.prediction.predictions import Named  # noqa: PLC0415 - as in conclude
+
     # The only silo of those who hold all columns is none of the file's.
     named = (silo.id for silo in plan.config.silos if silo.name == federation.silos[0].name)
     id_column = next(named, plan.config.silos[0].id)
     return Named(id_column, assembled.test_ids, assembled.test_labels, assembled.label_encoding)
 
 
-def _numbered(plan: Plan) -> Named:
+def _numbered(plan: Plan) -> "Named":
     """What held-out samples without ids are called."""
+    from tdcd.prediction.predictions import Named  # noqa: PLC0415 - as in conclude
+
     federation, objective = plan.federation, plan.objective
     assert federation.test_labels is not None
     outputs = objective.num_outputs([federation.labels, federation.test_labels])
