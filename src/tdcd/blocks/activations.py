@@ -48,7 +48,7 @@ def pull_back(block: Block, parameters: Tree, features: NDArray[Any], slopes: ND
         chunk = np.pad(features[begin : begin + rows], padding + [(0, 0)] * len(shape))
         its_slopes = np.pad(slopes[begin : begin + rows], [*padding, (0, 0)])
         gradient = _gradient(parameters, chunk, its_slopes, block=block)
-        total = jax.tree.map(lambda one, more: one + np.asarray(more, np.float64), total, gradient)
+        total = jax.tree.map(lambda total_leaf, more: total_leaf + np.asarray(more, np.float64), total, gradient)
     return total
 
 

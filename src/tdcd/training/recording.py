@@ -177,10 +177,10 @@ class TrainingRun:
             self._begin_manifest(self.folder, by)
             return
         self.folder = folder = RunFolder.open(path)
-        found, before = folder.checked_config(), _known_facts(folder)
+        settings_before, before = folder.checked_config(), _known_facts(folder)
         # Facts about the same rows can only differ by damage, and are written again.
         same_rows = folder.data_digest() == self._data
-        settings = _agreed(folder, found, self.plan.description, facts, {} if same_rows else before)
+        settings = _agreed(folder, settings_before, self.plan.description, facts, {} if same_rows else before)
         # The folder's settings name the loss that was decided from the labels: only the facts still say so.
         facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
@@ -195,7 +195,7 @@ class TrainingRun:
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
-        if settings != found:
+        if settings != settings_before:
             folder.write_config(settings)
         folder.write_facts(facts)
         if self._mark != known["history"]:
@@ -273,7 +273,7 @@ class TrainingRun:
 
     def _certified(self, record: Record, certify: Certify) -> Record:
         """The line with its gap or, where there can be none, the norm of the gradient."""
-        before = [one.train_loss - one.gap for one in self.history if one.gap is not None]
+        before = [line.train_loss - line.gap for line in self.history if line.gap is not None]
         return record.certified(certify(self.state), before)
 
     def _with_evaluations(self, record: Record) -> Record:
@@ -394,24 +394,24 @@ def _known_facts(folder: RunFolder) -> dict[str, Any]:
 
 def _agreed(
     folder: RunFolder,
-    found: Mapping[str, Any],
+    recorded: Mapping[str, Any],
     config: Mapping[str, Any],
     facts: Mapping[str, Any],
     before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The folder's settings, ``found``, with as many rounds as ``config`` asks for; anything else would be another run.
+    """The folder's settings, ``recorded``, with as many rounds as ``config`` asks for; all else would be another run.
 
     Args:
         facts: of the federation; ``before`` are those of the folder.
     """
     from tdcd.training.description import differences  # noqa: PLC0415 - only a run that continues is compared
 
-    problems = differences(config, found)
+    problems = differences(config, recorded)
     problems += differences({"federation": facts}, {"federation": before}, FREE_FACTS)
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {counted(done, 'round')} already")
-    schedule, before_rounds = (found.get("train", {}).get(key) for key in ("schedule", "rounds"))
+    schedule, before_rounds = (recorded.get("train", {}).get(key) for key in ("schedule", "rounds"))
     if schedule not in (None, "constant") and rounds not in (None, before_rounds):
         problems.append(
             f"train.rounds = {rounds}: train.schedule = {schedule!r} lets the step size end with the run's "
@@ -419,7 +419,7 @@ def _agreed(
         )
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
-    return {**found} if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
+    return {**recorded} if rounds is None else {**recorded, "train": {**recorded.get("train", {}), "rounds": rounds}}
 
 
 def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
