@@ -6,7 +6,7 @@ r"""Samples that only some silos know: what stands in for a silo that lacks a ro
 
 where :math:`d_j`, the stand-in for silo j, is a function of the columns of a silo that has the row and labels: a part
 of that silo's block, so that it is trained, regularised, protected, stored and restored as the block is. Which silos
-lack a row is told to the block by further features of the row, its marks:
+lack a row is given to the block as further features of the row, its marks:
 
 ========== ============================================== =========================================================
 block      features                                       phi

@@ -36,7 +36,7 @@ class Ensemble:
     """k."""
 
     def __post_init__(self) -> None:
-        """Refuse an ensemble of nobody, and one without layers, whose members would not differ."""
+        """Refuse an ensemble without members, and one without layers, whose members would not differ."""
         if not self.hidden or self.members < 1:
             raise ValueError(f"an ensemble has hidden layers and members, not {self.hidden} and {self.members}")
 

@@ -168,7 +168,7 @@ def _signed(value: float | None) -> str:
 
 CONFIDENCE = 0.95
 MARGINS = ("auc", "r²", "r2", "d²", "d2", "accuracy")
-"""How the names of the metrics end in which a head's margin is told: the first that there is."""
+"""How the names of the metrics end in which a head's margin is reported: the first that there is."""
 
 
 def interactions(comparison: Comparison) -> list[str]:

@@ -1,7 +1,7 @@
 """The certificate of one line of the history, as a dialogue of a hub with its clients and the other hubs.
 
-It stands between two phases of a round: the hub goes on when it is over. It leaves nothing behind but its result: a hub
-that comes back begins it anew, and everything in it comes out the same.
+It stands between two phases of a round: the hub continues when it is over. It leaves nothing behind but its result: a
+hub that comes back begins it anew, and everything in it comes out the same.
 """
 
 import math
@@ -38,7 +38,7 @@ class Certification:
         self._round, self._proof, self._exchange, self._questions = round_index, proof, exchange, questions
         self._own_part, self._has_labels = own_part, job.has_labels(silo)
         self._is_sent_on = job.topology.label_hub == job.hubs[silo]
-        """Whether this hub alone has labels, and tells the others."""
+        """Whether this hub alone has labels, and sends the others the result."""
         self.awaited: list[Key] = []
         """What it waits for of other hubs."""
         self.found = NOTHING

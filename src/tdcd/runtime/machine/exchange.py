@@ -115,7 +115,7 @@ class HubExchange:
         known = self._inbox.setdefault((part.flow, part.round), {}).setdefault(part.sender, part)
         if known is not part and digest(known) != digest(part):
             raise IncompatibleParties(
-                f"{part.sender} told {self.name} two different things as '{part.flow}' of round {part.round}"
+                f"{part.sender} sent {self.name} two different things as '{part.flow}' of round {part.round}"
             )
 
     def lacking(self, keys: Sequence[Key]) -> dict[str, list[Key]]:
@@ -172,7 +172,7 @@ class HubExchange:
                 continue
             what = f"in the exchange before '{part.flow}' of round {part.round}"
             raise IncompatibleParties(
-                f"{hub} told {part.sender} and {self.name} different things {what}: one of them is wrong"
+                f"{hub} sent {part.sender} and {self.name} different things {what}: one of them is wrong"
             )
 
     def forget(self, round_index: int, oldest_wanted: int) -> None:
