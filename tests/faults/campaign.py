@@ -1,8 +1,9 @@
-"""``python tests/faults/campaign.py [--federations 10] [--kills 30] [--rounds 4000]``: SIGKILL of processes at random.
+"""``python tests/faults/campaign.py [--federations 10] [--kills 30]``: SIGKILL of real processes at random.
 
 Every federation is 2 silos x 2 clients over mutual TLS, in six processes; modes with masks, and with labels at one of
-three silos, have more. A trial is one blow: one to six parties are killed at once at a random moment and their commands given again; then the histories on all
-disks are compared with the reference, and in most trials the next blow waits until every hub is a round further.
+three silos, have more. A trial is one blow: one to six parties are killed at once at a random moment and their commands
+given again; then the histories on all disks are compared with the reference, and in most trials the next blow waits
+until every hub is a round further.
 """
 
 import argparse
