@@ -1,4 +1,4 @@
-"""Masks against a hub that deviates: it sends others than its numbers to hubs that were restarted, or to some of them."""
+"""Masks against a hub that deviates: it sends other numbers than its own to hubs that were restarted, or to some."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ ROUND = 2
 class Deviating(InProcess):
     """The hub of the lab adds one to what it sends some hubs in one round: slopes, or phi if all have labels.
 
-    Nonces, keys and run are those of an honest run: so it is a restart of all others, to whom a hub repeats other numbers.
+    Nonces, keys and run are those of an honest run, as if all others were restarted and were sent other numbers.
     """
 
     def __init__(self, config, data, victims):
