@@ -46,7 +46,7 @@ from tdcd.federation.silos import Terms
 from tdcd.prediction.scores import StandIns, combine, no_scores
 from tdcd.tables.from_frames import assemble_frames, frames_config, silo_sections
 from tdcd.tables.reader import read_rows
-from tdcd.tables.source import Frame
+from tdcd.tables.source import Frame, arrow_of
 from tdcd.training.train import train_plan
 
 CLIENTS, HOLDOUT, TEST = 2, 0.15, 0.2
@@ -140,7 +140,7 @@ def frames_of(job: Job, present: NDArray[np.bool_], ids: NDArray[np.int64], *, l
         columns_of |= {column: pa.array(job.rows[column].iloc[known], from_pandas=True) for column in columns}
         if silo in labelled:
             columns_of[LABEL] = pa.array(job.labels[known])
-        frames[silo] = pa.table(columns_of)
+        frames[silo] = arrow_of(columns_of, silo)
     return frames
 
 

@@ -72,11 +72,11 @@ def read_client(
     if config.federation.labels not in (None, silo.name):
         if labels is not None:
             raise TableError([f"--labels {labels}: silo '{silo.name}' has none (federation.labels); leave it out"])
-        with open_table(data, columns.id, columns.dialect) as table:
+        with open_table(data, columns.row_id, columns.dialect) as table:
             refuse_label(config, table, label)
             return _chosen(read_rows(table, replace(columns, label=None)), ids, columns.dialect)
     if labels is None:
-        with open_table(data, columns.id, columns.dialect) as table:
+        with open_table(data, columns.row_id, columns.dialect) as table:
             refuse_randomised(table)
             return _chosen(read_rows(table, replace(columns, label=label, weight=weight)), ids, columns.dialect)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids, columns.dialect)
@@ -108,7 +108,7 @@ def read_table(config: Config, silo: SiloSection, path: Path) -> RawRows:
 def read_as(config: Config, silo: SiloSection, path: Path, columns: Columns) -> RawRows:
     """These columns of a table of a configuration; refuses labels that it should not have."""
     owner = next((section for section in config.silos if section.name == config.federation.labels), None)
-    with open_table(path, columns.id, columns.dialect) as table:
+    with open_table(path, columns.row_id, columns.dialect) as table:
         if owner is not None and owner.name != silo.name:
             refuse_label(config, table, owner.label or "")
         if silo.label is not None:
@@ -162,7 +162,7 @@ def _read_label_table(config: Config, silo: SiloSection, path: Path, label: str,
     """The ids, labels and weights in a table of labels."""
     with open_table(path, silo.id, Dialect.of(config)) as table:
         columns = _columns_of_labels(config, silo, table.header, label, weight)
-        return read_rows(table, replace(columns, weight=weight))
+        return read_rows(table, replace(columns, weight=weight, aggregate=(), key=None, link=None, repeat_advice=""))
 
 
 def _columns_of_labels(
