@@ -133,7 +133,9 @@ def test_a_federation_of_visits_is_that_of_their_figures(seed, tmp_path):
         assert one.columns == other.columns
     if seed:
         return
-    result = train(made, Linear(), Objective("logistic"), Settings(step_size=0.1, batch_size=20), rounds=1, out=tmp_path / "run")
+    result = train(
+        made, Linear(), Objective("logistic"), Settings(step_size=0.1, batch_size=20), rounds=1, out=tmp_path / "run"
+    )
     scores = result.model.scores({"home": people, "clinic": raw})
     other = train(given, Linear(), Objective("logistic"), Settings(step_size=0.1, batch_size=20), rounds=1)
     np.testing.assert_array_equal(scores, other.model.scores({"home": people, "clinic": ready}))
@@ -207,7 +209,7 @@ def test_refused(tmp_path, silo, problem):
 
 def test_refused_without_tables():
     keys = {"silos": [{"name": "a", "aggregate": ["sum"]}, {"name": "b"}]}
-    with pytest.raises(ConfigError, match="aggregate = .*'sum'.* goes with data.source = 'files', not 'digits'"):
+    with pytest.raises(ConfigError, match=r"aggregate = .*'sum'.* goes with data.source = 'files', not 'digits'"):
         check_config(keys)
 
 
