@@ -18,9 +18,9 @@ from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.label_privacy import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
-from tdcd.tables.overlap import alignment, are_amounts, common_ids, held_twice
+from tdcd.tables.overlap import alignment, are_amounts, common_ids, held_twice, labelled_ids, left_out_by_spelling
 from tdcd.tables.reader import read_rows
-from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise, written_twice
 from tdcd.tables.source import Source, open_table
 from tdcd.tables.summary import CategoryStats, NumericStats
 
@@ -240,7 +240,10 @@ def cautions(rows: RawRows) -> Sequence[str]:
         (sample for sample in rows.ids if sample.isdecimal() and len(sample) > 1 and sample.startswith("0")), None
     )
     if zeros is not None:
-        sentences.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
+        exact = f"ids are compared as exact texts: others must write {zeros!r} with its zeros too"
+        sentences.append(f"{exact}, or all set data.ids = 'plain'")
+    if alike := written_twice(rows.ids):
+        sentences.append(alike)
     if rows.labels is not None and len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
         sentences.append("every label is the same here; other clients must have others")
     return sentences
@@ -355,7 +358,8 @@ def check_tables(config: Config) -> Readiness:
         )
         if all(state.is_here for state in states):
             try:
-                common_ids(config, held)
+                (labelled_ids if config.data.samples == "all" else common_ids)(config, held)
+                warnings += left_out_by_spelling(config, held)
             except TableError as error:
                 errors.append(error)
     return Readiness(states, [problem for error in errors for problem in error.problems], warnings, overlap)

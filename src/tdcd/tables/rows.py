@@ -112,7 +112,12 @@ def id_order(ids: Sequence[str]) -> NDArray[np.int64]:
     return np.array(order, np.int64)
 
 
-def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[str], their_place: str) -> str:
+WRITE_ALIKE = "write them alike, or set data.ids = 'plain'"
+
+
+def spelt_otherwise(
+    ours: Collection[str], our_place: str, theirs: Collection[str], their_place: str, advice: str = WRITE_ALIKE
+) -> str:
     """A hint where two places seem to write the same ids in different ways, such as 001 and 1; else nothing.
 
     >>> spelt_otherwise(["001", "x"], "a.csv", ["1", "x"], "b.csv")
@@ -123,10 +128,30 @@ def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[st
     for sample in sorted(ours):
         other = plain.get(plain_id(sample))
         if sample not in others and other is not None:
-            return (
-                f"ids are compared as exact texts: {sample!r} in {our_place} is not {other!r} in {their_place}; "
-                "write them alike, or set data.ids = 'plain'"
-            )
+            differ = f"{sample!r} in {our_place} is not {other!r} in {their_place}"
+            return f"ids are compared as exact texts: {differ}; {advice}"
+    return ""
+
+
+def written_otherwise(held: Mapping[str, Collection[str]], advice: str = WRITE_ALIKE) -> list[str]:
+    """Hints of ids by silo that the first silo seems to write in another way."""
+    (first, ours), *others = held.items()
+    hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'", advice) for name, ids in others]
+    return [hint for hint in hints if hint]
+
+
+def written_twice(ids: Sequence[str]) -> str:
+    """A caution where a table has ids that differ only as spreadsheets make them differ; else nothing.
+
+    >>> written_twice(["001", "1"])
+    "ids are compared as exact texts: '001' and '1' are two samples; set data.ids = 'plain' if they are one"
+    """
+    first: dict[str, str] = {}
+    for sample in ids:
+        other = first.setdefault(plain_id(sample), sample)
+        if other != sample:
+            exact = f"ids are compared as exact texts: {other!r} and {sample!r} are two samples"
+            return f"{exact}; set data.ids = 'plain' if they are one"
     return ""
 
 
