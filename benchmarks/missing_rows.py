@@ -36,6 +36,7 @@ from sklearn.metrics import accuracy_score, r2_score, roc_auc_score
 
 from benchmarks.timing import alternate
 from tdcd import Federation, Linear, Mlp, Model, Objective, Settings, Silo, Simulation
+from tdcd.blocks.absent import StandInKind
 from tdcd.blocks.base import Block
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.family.labels import LabelsAt
@@ -279,29 +280,42 @@ def _with_share(features: Any, present: NDArray[np.bool_], index: int) -> Any:
 
 
 def cost(samples: int, overlap: float, model: Mapping[str, Any]) -> Figures:
-    """The time of a round with absent rows over that of a federation of as many rows without."""
+    """The time of a round with absent rows, with stand-ins and without, over that of as many rows without."""
     rng, columns = np.random.default_rng(0), 20
     block: Block = Linear() if model["block"] == "linear" else Mlp()
 
-    def simulation(count: int, share: float, batch: int) -> Simulation:
+    def simulation(count: int, share: float, batch: int, standin: StandInKind) -> Simulation:
         labels, silos = rng.standard_normal(count, np.float32), []
         for name, has in (("a", np.ones(count, bool)), ("b", rng.random(count) < share)):
             rows = tuple(np.array_split(rng.permutation(np.flatnonzero(has)), 4))
             silos.append(Silo(name, rng.standard_normal((count, columns), np.float32), rows))
-        given = Federation(tuple(silos), labels, terms=Terms("a", samples="all"))
+        given = Federation(tuple(silos), labels, terms=Terms("a", samples="all", standin=standin))
         federation, blocks = with_stand_ins(given, [block] * 2)
         variant = Variant(knowledge=LabelsAt(0))
         settings = Settings(batch_size=batch, local_steps=10, step_size=0.05)
         return Simulation(federation, blocks, Objective("squared"), settings, variant=variant)
 
     batch, rounds, rows = 4096, 10, (1 + overlap) / 2
-    actions: list[Callable[[], None]] = []
-    for count, share, size in ((samples, overlap, batch), (int(samples * rows), 1.0, int(batch * rows))):
-        made = simulation(count, share, size)
+
+    def advancing(made: Simulation) -> Callable[[], None]:
         state = made.init()
-        actions.append(lambda made=made, state=state: jax.block_until_ready(made.advance(state, 0, rounds)))  # type: ignore[misc]
-    absent, complete = alternate(actions)
-    return {"absent_ms": 1e3 * absent / rounds, "complete_ms": 1e3 * complete / rounds, "ratio": absent / complete}
+        return lambda: jax.block_until_ready(made.advance(state, 0, rounds))
+
+    with_stand_in, without, complete = alternate(
+        [
+            advancing(simulation(samples, overlap, batch, "function")),
+            advancing(simulation(samples, overlap, batch, "none")),
+            advancing(simulation(int(samples * rows), 1.0, int(batch * rows), "none")),
+        ],
+        repetitions=9,
+    )
+    return {
+        "ms per round with stand-in": 1e3 * with_stand_in / rounds,
+        "ms without": 1e3 * without / rounds,
+        "ms with as many rows, all present": 1e3 * complete / rounds,
+        "ratio with stand-in": with_stand_in / complete,
+        "ratio without": without / complete,
+    }
 
 
 def _mean(runs: Sequence[Mapping[str, Figures]], where: str) -> dict[str, dict[str, list[float]]]:

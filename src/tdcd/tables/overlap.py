@@ -58,7 +58,9 @@ def left_out_by_spelling(config: Config, tables: Mapping[str, Sequence[RawRows]]
     """Cautions of ids that are taken for different samples, where ids that a silo lacks do not stop the run."""
     if not config.data.align and config.data.samples == "common":
         return []
-    return written_otherwise({name: {one for part in parts for one in part.ids} for name, parts in tables.items()})
+    return written_otherwise(
+        {name: {sample for part in parts for sample in part.ids} for name, parts in tables.items()}
+    )
 
 
 def labelled_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:

@@ -296,8 +296,8 @@ def raw_columns(features: Iterable[str]) -> tuple[str, ...]:
     >>> raw_columns(["count()", "sum(price)", "mean(price)", "mode(shop)"])
     ('price', 'shop')
     """
-    found = (_FIGURE.fullmatch(feature) for feature in features if feature != COUNT)
-    return tuple(dict.fromkeys(match[1] for match in found if match is not None))
+    matches = (_FIGURE.fullmatch(feature) for feature in features if feature != COUNT)
+    return tuple(dict.fromkeys(match[1] for match in matches if match is not None))
 
 
 def _nameless(name: str, header: Sequence[str]) -> str:
