@@ -353,7 +353,11 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         with warnings.catch_warnings():
             # Whether it converged is not the question here.
             warnings.simplefilter("ignore")
-            figures[where] = _mean([run(seed) for seed in range(given.seeds)], where)
+            try:
+                figures[where] = _mean([run(seed) for seed in range(given.seeds)], where)
+            except FileNotFoundError:
+                print(f"  {where}: not in TDCD_DATA")
+                continue
         print(f"  {where}: {time.perf_counter() - began:.0f} s", flush=True)
     if "cost" in given.parts:
         figures["cost"] = cost(1_000_000, 0.3, model)
