@@ -6,8 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tdcd.blocks.absent import StandInKind
-from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Keep, KeepModel, Precision, Preset
+from tdcd.core.choices import (
+    MASK_RANGE,
+    Algorithm,
+    EngineName,
+    Gradient,
+    Keep,
+    KeepModel,
+    Precision,
+    Preset,
+    StandInKind,
+)
 from tdcd.core.losses import LossName
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.schedule import Minibatches

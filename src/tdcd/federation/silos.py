@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.absent import StandInKind
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
+from tdcd.core.choices import StandInKind
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss, Task
 from tdcd.core.objective import Tree

@@ -27,9 +27,9 @@ from tdcd.config import Config, SiloSection, check_config, override, read_config
 from tdcd.config.checks import FEWEST_LEFT
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import Plan, plan
+from tdcd.core.words import bytes_in_words
 from tdcd.federation import client_of
 from tdcd.federation.silos import SiloIds
-from tdcd.pages.kit.formats import bytes_in_words
 from tdcd.pages.report import write_report
 from tdcd.records.files import write_durably
 from tdcd.records.manifest import Manifest
