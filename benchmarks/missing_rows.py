@@ -1,6 +1,7 @@
 """Samples that some silos lack: one model on all of them, next to what there is without ``data.samples = "all"``.
 
-``python -m benchmarks.missing_rows [--parts partner] [--tables credit] [--overlaps 0.05] [--seeds 5] [--block mlp]``
+``python -m benchmarks.missing_rows [--parts partner] [--tables credit] [--overlaps 0.05] [--seeds 5] [--block mlp]
+[--standin constant]``
 
 partner
     The label silo has every row, its partner 5, 20 or 50 % of them. Test figures on the rows that both have, next to a
@@ -23,7 +24,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,7 +179,9 @@ def scores_of(model: Model, frames: Mapping[str, pa.Table]) -> dict[str, float]:
     return dict(zip(found.ids, amounts.tolist(), strict=True))
 
 
-def partner(job: Job, overlap: float, model: Mapping[str, Any], rounds: int, seed: int) -> dict[str, Figures]:
+def partner(
+    job: Job, overlap: float, model: Mapping[str, Any], standin: str, rounds: int, seed: int
+) -> dict[str, Figures]:
     """One seed of a partner that knows so many of the rows."""
     rng, count = np.random.default_rng(seed), len(job.labels)
     order = rng.permutation(count)
@@ -190,7 +192,7 @@ def partner(job: Job, overlap: float, model: Mapping[str, Any], rounds: int, see
     frames = frames_of(job, present, train, labelled=[owner])
     common = frames_of(job, present, train[both[train]], labelled=[owner])
     models = {
-        "all rows": trained(frames, model, rounds, seed, samples="all"),
+        "all rows": trained(frames, model, rounds, seed, samples="all", standin=standin),
         "common rows": trained(common, model, rounds, seed),
         "alone": trained({owner: frames[owner]}, model, rounds, seed),
     }
@@ -203,7 +205,7 @@ def partner(job: Job, overlap: float, model: Mapping[str, Any], rounds: int, see
     return found
 
 
-def three(job: Job, model: Mapping[str, Any], rounds: int, seed: int) -> dict[str, Figures]:
+def three(job: Job, model: Mapping[str, Any], standin: str, rounds: int, seed: int) -> dict[str, Figures]:
     """One seed of three silos with labels that each lack half of the rows."""
     rng, count = np.random.default_rng(seed), len(job.labels)
     order = rng.permutation(count)
@@ -214,7 +216,7 @@ def three(job: Job, model: Mapping[str, Any], rounds: int, seed: int) -> dict[st
     frames = frames_of(job, present, train, labelled=[*job.silos])
     common = frames_of(job, present, train[everywhere[train]], labelled=[*job.silos])
     models = {
-        "all rows": trained(frames, model, rounds, seed, samples="all"),
+        "all rows": trained(frames, model, rounds, seed, samples="all", standin=standin),
         "common rows": trained(common, model, rounds, seed),
     }
     laser = planned(frames, model, rounds, seed, samples="all", standin="none")
@@ -337,38 +339,39 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--block", default="mlp")
     parser.add_argument("--encoding", default="piecewise")
+    parser.add_argument("--standin", default="function")
     parser.add_argument("--rounds", type=int, default=400)
     given, figures = parser.parse_args(arguments), dict[str, Any]()
     model = {"block": given.block, "encoding": given.encoding}
     folder = Path(os.environ.get("TDCD_DATA", ""))
+    settings = (model, given.standin, given.rounds)
     jobs: list[tuple[str, Callable[[int], dict[str, Figures]]]] = []
     for name in given.tables:
         if "partner" in given.parts and name in TWO:
             for overlap in given.overlaps:
-                jobs.append((f"{name}, {overlap:.0%}", partial(_partner, folder, name, overlap, model, given.rounds)))
+                jobs.append(
+                    (
+                        f"{name}, {overlap:.0%}",
+                        lambda seed, n=name, o=overlap: partner(TWO[n](folder), o, *settings, seed),
+                    )
+                )
         if "three" in given.parts and name in THREE:
-            jobs.append((f"{name}, three silos", partial(_three, folder, name, model, given.rounds)))
+            jobs.append((f"{name}, three silos", lambda seed, n=name: three(THREE[n](folder), *settings, seed)))
     for where, run in jobs:
         began = time.perf_counter()
         with warnings.catch_warnings():
             # Whether it converged is not the question here.
             warnings.simplefilter("ignore")
-            figures[where] = _mean([run(seed) for seed in range(given.seeds)], where)
+            try:
+                figures[where] = _mean([run(seed) for seed in range(given.seeds)], where)
+            except FileNotFoundError:
+                print(f"  {where}: not in TDCD_DATA")
+                continue
         print(f"  {where}: {time.perf_counter() - began:.0f} s", flush=True)
     if "cost" in given.parts:
         figures["cost"] = cost(1_000_000, 0.3, model)
         print("  cost: " + ", ".join(f"{key} {value:.3g}" for key, value in figures["cost"].items()), flush=True)
     return figures
-
-
-def _partner(
-    folder: Path, name: str, overlap: float, model: Mapping[str, Any], rounds: int, seed: int
-) -> dict[str, Figures]:
-    return partner(TWO[name](folder), overlap, model, rounds, seed)
-
-
-def _three(folder: Path, name: str, model: Mapping[str, Any], rounds: int, seed: int) -> dict[str, Figures]:
-    return three(THREE[name](folder), model, rounds, seed)
 
 
 if __name__ == "__main__":

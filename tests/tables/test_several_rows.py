@@ -163,6 +163,20 @@ def test_ids_labels_and_weights_of_files(tmp_path):
         read_rows(Frame(pa.table(visits), "visits"), columns)
 
 
+def test_an_onnx_file_takes_the_figures(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    keys = keys_of(tmp_path, aggregate=["sum", "count"]) | {"model": {"block": "linear"}, "evaluate": {"holdout": 0.0}}
+    keys["train"] = {"rounds": 1, "step_size": 0.1, "batch_size": 2}
+    model = train_plan(plan(check_config(keys))).model
+    model.to_onnx(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    assert {one.name for one in session.get_inputs()} == {"clinic/count()", "clinic/sum(x)"}
+    shape = [2, *[1] * (len(session.get_inputs()[0].shape) - 1)]
+    figures = {"clinic/count()": [2.0, 1.0], "clinic/sum(x)": [3.0, 3.0]}
+    given = {name: np.reshape(values, shape) for name, values in figures.items()}
+    np.testing.assert_array_equal(session.run(["scores"], given)[0], model.scores({"clinic": tmp_path / "visits.csv"}))
+
+
 def keys_of(tmp_path, **silo):
     write_csv(tmp_path / "visits.csv", {"id": ["1", "1", "2"], "x": [1, 2, 3], "y": ["a", "a", "b"]})
     section = {"name": "clinic", "table": "visits.csv", "label": "y", **silo}
