@@ -64,9 +64,15 @@ def variant_of(config: Config) -> Variant:
 
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     if config.federation.labels is not None:
-        from tdcd.core.family.labels import LabelsAt
+        silo = config.silo_names.index(config.federation.labels)
+        if config.federation.protect_labels == "encrypt":
+            from tdcd.core.family.encrypted import EncryptedSlopes
 
-        parts["knowledge"] = LabelsAt(config.silo_names.index(config.federation.labels))
+            parts["knowledge"] = EncryptedSlopes(silo)
+        else:
+            from tdcd.core.family.labels import LabelsAt
+
+            parts["knowledge"] = LabelsAt(silo)
     return Variant(**parts)
 
 
@@ -87,13 +93,16 @@ def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Se
             f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)
         ]
         raise ConfigError([f"{given}: {PLAIN_STEPS}" for given in changed])
-    return automatic(
+    chosen = automatic(
         settings,
         variant,
         is_scalable=is_scalable(config),
         num_silos=config.num_silos,
         are_ensembles={*config.block_names} == {"ensemble"},
     )
+    if variant.encrypted is not None and chosen[0].local_steps != 1:
+        raise ConfigError([f"{where}: the curvature of this loss has no bound, so set train.local_steps = 1 as well"])
+    return chosen
 
 
 def is_scalable(config: Config) -> bool:

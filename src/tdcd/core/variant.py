@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from tdcd.core.codecs.codec import BlockCodec, Codec, Identity, NumpyBlocks, WholeBlock, is_identity, is_private
+from tdcd.core.codecs.encrypted import EncryptedSums
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.family.dropout import SiloDropout
@@ -129,8 +130,18 @@ class Variant:
 
     @property
     def is_private(self) -> bool:
-        """Whether hubs need a secret of their own for what they send."""
+        """Whether what hubs send depends on noise of their own."""
         return is_private(self.exchange)
+
+    @property
+    def needs_secret(self) -> bool:
+        """Whether hubs need a secret of their own for what they send."""
+        return self.is_private or self.encrypted is not None
+
+    @property
+    def encrypted(self) -> EncryptedSums | None:
+        """The form of encrypted slopes, if the silos without labels get no others."""
+        return self.knowledge.encrypted
 
     @property
     def summed_phi(self) -> FixedPoint | None:

@@ -120,7 +120,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         absences=folder.absences,
         keys=keys_of(job, job.hubs[index], own, folder.path) if is_masked else None,
         first_call=secrets.randbelow(MOST_CALLS // 2),
-        noise_key=noise_key(folder.path) if job.variant.is_private else b"",
+        noise_key=noise_key(folder.path) if job.variant.needs_secret else b"",
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
@@ -159,12 +159,17 @@ def _run_client(
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
-    keys = keys_of(job, name, own) if job.config.exchange.protect_blocks else None
+    keys = keys_of(job, name, own) if _has_secrets(job) else None
     machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
         return driver.run(should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop))
+
+
+def _has_secrets(job: Job) -> bool:
+    """Whether clients hide what they send behind something that only they know."""
+    return job.config.exchange.protect_blocks or job.variant.encrypted is not None
 
 
 def read_data(config: Config, silo: int, own: PartySection) -> ClientData:

@@ -383,7 +383,8 @@ class ClientsProgram:
     def _step(self, silo: int, descent: Descent) -> Callable[[Moving, Any], Moving]:
         """A local step on as few rows as hold all of the client's."""
         model, prefixes = self.blocks[silo], self.prefixes[silo]
-        step = partial(algorithm.local_step, apply=model.phi, descent=descent)
+        apply = self.variant.knowledge.applied(silo, model.phi)
+        step = partial(algorithm.local_step, apply=apply, descent=descent)
         if not self._counts_rows(silo):
             return step
         if not prefixes:
