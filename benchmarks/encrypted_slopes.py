@@ -53,7 +53,12 @@ def measured(protect: str, tables: dict[str, pd.DataFrame], test: dict[str, pd.D
         chances = np.asarray(model.predict_proba(test))[:, 1]
     sent = {"between hubs": last.bytes.hub_to_hub, "all links": last.bytes.total}
     megabytes = {link: size / 1e6 for link, size in sent.items()}
-    return {"auc": float(roc_auc_score(test["guest"]["y"], chances)), "seconds": seconds, "rounds": last.round, **megabytes}
+    return {
+        "auc": float(roc_auc_score(test["guest"]["y"], chances)),
+        "seconds": seconds,
+        "rounds": last.round,
+        **megabytes,
+    }
 
 
 def main() -> dict[str, Any]:

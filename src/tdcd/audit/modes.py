@@ -94,7 +94,13 @@ def _can_encrypt(planned: Plan) -> bool:
     batch_size = settings.effective_batch_size(planned.federation.num_samples)
     mode = Mode("encrypted slopes", EncryptedSlopes(planned.variant.knowledge.scored_at(0)))
     clashes = mode.variant(planned.variant).clashes(planned.federation.num_silos, planned.objective.combine)
-    return find_spec("tenseal") is not None and are_linear and settings.local_steps == 1 and batch_size <= DEGREE and not clashes
+    return (
+        find_spec("tenseal") is not None
+        and are_linear
+        and settings.local_steps == 1
+        and batch_size <= DEGREE
+        and not clashes
+    )
 
 
 def no_slopes(planned: Plan) -> str:

@@ -358,7 +358,9 @@ def _encryption_problems(config: Config) -> list[str]:
         return [f"{where}: goes with federation.labels, the silo that alone has labels; name it, or leave this out"]
     problems = []
     if {*config.block_names} != {"linear"}:
-        problems.append(f"model.block = {model.block!r}: {where} multiplies encrypted slopes; set model.block = 'linear'")
+        problems.append(
+            f"model.block = {model.block!r}: {where} multiplies encrypted slopes; set model.block = 'linear'"
+        )
     if train.local_steps not in ("auto", 1):
         problems.append(
             f"train.local_steps = {train.local_steps}: {where} exchanges one gradient per round; set "
@@ -367,7 +369,9 @@ def _encryption_problems(config: Config) -> list[str]:
     if train.batch_size != "auto" and train.batch_size > DEGREE:
         problems.append(f"train.batch_size = {train.batch_size}: {where} takes {DEGREE} samples at most; lower it")
     if train.minibatches == "full":
-        problems.append(f"train.minibatches = 'full': {where} is of minibatches; set train.batch_size, {DEGREE} at most")
+        problems.append(
+            f"train.minibatches = 'full': {where} is of minibatches; set train.batch_size, {DEGREE} at most"
+        )
     weights = weight_keys(config)
     clashes = [
         (model.head != "sum", f"model.head = {model.head!r}", "encrypted slopes are of sums of phi"),

@@ -288,9 +288,7 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
         yield Flow("memory", "client_to_hub", "memory", when="ended", within="block")
 
 
-def _encrypted(
-    variant: "Variant", widths: Widths, scoring: tuple[int, ...], others: tuple[int, ...]
-) -> Iterator[Flow]:
+def _encrypted(variant: "Variant", widths: Widths, scoring: tuple[int, ...], others: tuple[int, ...]) -> Iterator[Flow]:
     """What follows phi where slopes are encrypted."""
     form, label_silo, width = variant.encrypted, scoring[0], widths.phi
     answer, there = From(label_silo), To(label_silo)

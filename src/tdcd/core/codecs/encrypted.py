@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tdcd.core.codecs.fixed_point import BeyondRangeError
 from tdcd.core.lazy import Array, library_of
 
 DEGREE = 8192
@@ -114,9 +113,3 @@ class EncryptedSums:
             "whole": ("int64", (outputs, answers, DEGREE)),
             "sums": ("int64", (outputs, answers, self.columns(batch_size))),
         }
-
-
-def check_features(whose: str, largest: float) -> None:
-    """Refuse features beyond the range."""
-    if not largest <= LARGEST_FEATURE:
-        raise BeyondRangeError(feature_beyond(whose, largest))

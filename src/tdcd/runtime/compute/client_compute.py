@@ -182,9 +182,7 @@ class ClientCompute:
         """The largest magnitude of a feature; not finite if one is not."""
         return float(np.max(np.abs(self._features), initial=0))
 
-    def encrypted_sums(
-        self, sums: SlopeSums, run: str, round_index: int, rows: ClientRows, sealed: Arrays
-    ) -> Arrays:
+    def encrypted_sums(self, sums: SlopeSums, run: str, round_index: int, rows: ClientRows, sealed: Arrays) -> Arrays:
         """The sums of its features times encrypted slopes, over its rows of the minibatch."""
         features = flat(rows.features).take(rows.places, axis=0).reshape(len(rows.places), -1)
         whole = sums.form.whole(features.astype(np.float64)).astype(np.int64)

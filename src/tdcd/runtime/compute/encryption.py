@@ -17,7 +17,8 @@ import hashlib
 import os
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def seed_of(secret: bytes, *purposes: str, content: bytes = b"") -> bytes:
     return derive(secret, "tdcd encrypted slopes", *purposes, hashlib.sha256(content).hexdigest())
 
 
+@lru_cache(maxsize=1)
 def plain_modulus() -> int:
     """The largest prime of 48 bits that is 1 modulo 2n."""
     found = (1 << PLAIN_BITS) // (2 * DEGREE) * (2 * DEGREE) + 1
@@ -95,39 +97,26 @@ class Scheme:
             words = struct.unpack("<8Q", hashlib.sha512(seed).digest())
             parameters.set_random_generator(seal.Blake2xbPRNGFactory([*words]))
         self.primes = [int(prime.value()) for prime in parameters.coeff_modulus()[:_PRIMES]]
-        self.context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)  # noqa: FBT003
+        self.context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
         self.evaluator = seal.Evaluator(self.context)
-
-    @cached_property
-    def _folder(self) -> Path:
-        """Where the library's files are, for a moment: in memory if there is such a folder."""
-        memory = Path("/dev/shm")  # noqa: S108
-        return Path(tempfile.mkdtemp(prefix="tdcd-", dir=memory if os.access(memory, os.W_OK) else None))
 
     def _saved(self, thing: Any) -> bytes:
         """A thing of the library as it saves it, without header and compression."""
-        path = self._folder / "saved"
-        thing.save(str(path))
-        saved = path.read_bytes()
-        path.unlink()
-        self._folder.rmdir()
-        del self._folder
+        with _file() as path:
+            thing.save(path)
+            saved = Path(path).read_bytes()
         header, body = _HEADER.unpack(saved[: _HEADER.size]), saved[_HEADER.size :]
         return pa.input_stream(pa.BufferReader(body), compression="zstd").read() if header[4] == _COMPRESSED else body
 
     def _loaded(self, kind: Any, body: bytes) -> Any:
         """A thing of the library, from what :meth:`_saved` gave."""
-        path = self._folder / "loaded"
-        path.write_bytes(_header(len(body)) + body)
-        try:
-            thing = kind()
-            thing.load(self.context, str(path))
-        except (RuntimeError, ValueError) as error:
-            raise RejectedMessage(f"a ciphertext is damaged: {error}") from None
-        finally:
-            path.unlink()
-            self._folder.rmdir()
-            del self._folder
+        with _file() as path:
+            Path(path).write_bytes(_header(len(body)) + body)
+            try:
+                thing = kind()
+                thing.load(self.context, path)
+            except (RuntimeError, ValueError) as error:
+                raise RejectedMessage(f"a ciphertext is damaged: {error}") from None
         return thing
 
     def plain(self, numbers: Whole) -> Any:
@@ -189,6 +178,20 @@ class Scheme:
         body, size = self._saved(self._throwaway.encrypt_zero_symmetric()), 8 * _PRIMES * DEGREE
         before = len(self._frames[_PRIMES])
         return body[:before], body[before + size : -SEED_BYTES]
+
+
+@contextmanager
+def _file() -> Iterator[str]:
+    """A file for what the library saves and loads: in memory, so that nothing is left of it; else for a moment."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("tdcd")
+        try:
+            yield f"/proc/self/fd/{number}"
+        finally:
+            os.close(number)
+        return
+    with tempfile.TemporaryDirectory(prefix="tdcd-") as folder:
+        yield str(Path(folder) / "file")
 
 
 def _header(size: int) -> bytes:
@@ -260,9 +263,7 @@ class SlopeSums:
         """Whole features ``[n, D]`` of the samples at ``places`` of the minibatch, times encrypted slopes."""
         form, num_features = self.form, features.shape[1]
         columns, answers = form.columns(batch_size), form.answers(batch_size, num_features)
-        slopes = [
-            scheme().expanded(*halves) for halves in zip(sealed["slopes"], sealed["slopes_seed"], strict=True)
-        ]
+        slopes = [scheme().expanded(*halves) for halves in zip(sealed["slopes"], sealed["slopes_seed"], strict=True)]
         ends = batch_size * np.arange(1, columns + 1) - 1
         whole = np.zeros((len(slopes), answers, DEGREE), np.int64)
         sums = np.zeros((len(slopes), answers, columns), np.int64)
@@ -289,11 +290,10 @@ class SlopeSums:
             product = seal.Ciphertext()
             evaluator.multiply_plain(slopes, library.plain(polynomial), product)
             evaluator.add_inplace(hidden, product)
-        primes = np.array(library.primes)[:, None]
-        answer = library.ciphertext((library.words(hidden) + errors[:, None]) % primes)
+        evaluator.add_inplace(hidden, library.ciphertext(errors[:, None] % np.array(library.primes)[:, None]))
         for _ in range(_PRIMES - 1):
-            evaluator.mod_switch_to_next_inplace(answer)
-        return library.words(answer)
+            evaluator.mod_switch_to_next_inplace(hidden)
+        return library.words(hidden)
 
 
 def _small(seed: bytes) -> tuple[Whole, Whole]:

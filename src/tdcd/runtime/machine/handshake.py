@@ -419,7 +419,9 @@ class Handshake:
         if beyond := block_beyond(self.job, self.silo, shape, outputs.count):
             raise IncompatibleParties(beyond)
         products = [self._products[client] for client in self.clients] if self.job.variant.curved is not None else []
-        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products, self.run)
+        self.compute = HubCompute(
+            self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products, self.run
+        )
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)
         refuse_few_rows(self.job, self.name, rows)

@@ -20,6 +20,7 @@ from tdcd.runtime.certificates.agreement import Certified, Keys
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
+from tdcd.runtime.compute import encryption
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.client import Client
@@ -102,6 +103,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     index = job.silo_index(silo)
     # A block that cannot be loaded is reported before other parties wait for this one.
     job.block(index)
+    _require_encryption(job)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
@@ -145,6 +147,7 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     if job.needs_jax(index) and find_spec("jax") is None:
         raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
     job.block(index)
+    _require_encryption(job)
     name = client_of(silo, client)
     if own.out is None:
         return _run_client(job, index, name, own, should_stop, None)
@@ -165,6 +168,12 @@ def _run_client(
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
         return driver.run(should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop))
+
+
+def _require_encryption(job: Job) -> None:
+    """Refuse to start without what encrypts, if slopes are encrypted."""
+    if job.variant.encrypted is not None:
+        encryption.require()
 
 
 def _has_secrets(job: Job) -> bool:
