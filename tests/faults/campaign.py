@@ -22,13 +22,14 @@ def main():
     options.add_argument("--kills", type=int, default=30, help="in each federation, at least")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--mode", choices=MODES, default=IN_STEP, help="which member of the family")
+    options.add_argument("--rounds", type=int, default=ROUNDS, help="fewer for modes whose rounds take long")
     given = options.parse_args()
     total, times, blows, began = Counter(), [], 0, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tdcd-campaign-") as home:
         keys = in_mode(given.mode, evaluate={"every": 10})
-        expected = reference(Path(home) / "reference", rounds=ROUNDS, **keys)
+        expected = reference(Path(home) / "reference", rounds=given.rounds, **keys)
         for seed in range(given.seed, given.seed + given.federations):
-            found = campaign(Path(home) / str(seed), expected, seed, given.kills, rounds=ROUNDS, **keys)
+            found = campaign(Path(home) / str(seed), expected, seed, given.kills, rounds=given.rounds, **keys)
             total += found.kills
             times += found.recoveries
             blows += found.blows

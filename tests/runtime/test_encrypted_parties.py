@@ -202,7 +202,7 @@ def test_a_loss_without_bounded_curvature_says_what_to_set():
             "train": {"step_size": "auto", "local_steps": "auto", "batch_size": "auto"},
         },
     )
-    with pytest.raises(ConfigError, match="the curvature of this loss has no bound, so set train.local_steps = 1"):
+    with pytest.raises(ConfigError, match=r"the curvature of this loss has no bound, so set train.local_steps = 1"):
         plan(config)
 
 

@@ -110,8 +110,8 @@ LINES = (
         "sums",
         "a hub without labels, with its clients",
         "the labels, from its gradients",
-        "Where slopes are encrypted: each gradient is an equation per column for the slopes of a minibatch. Who has the "
-        "features solves them. The guess is the silo's own part of the model.",
+        "Where slopes are encrypted: each gradient is an equation per column for the slopes of a minibatch. Who has "
+        "the features solves them. The guess is the silo's own part of the model.",
         "least squares; ours",
     ),
     AuditLine(

@@ -147,7 +147,7 @@ class _Recorder:
     def _exchanged(self, index: int, blocks: list[Tree]) -> list[list[Any]]:
         """A round's minibatches."""
         ids = self.draws(index)
-        self.minibatches.append(ids.ravel())
+        self.minibatches.append(ids.ravel().astype(np.int64))
         silos = range(len(blocks))
         exact = [self._phi(silo, block, ids) for silo, block in enumerate(blocks)]
         up = [self._per_client(silo, phi, index, ids, TO_HUB) for silo, phi in enumerate(exact)]

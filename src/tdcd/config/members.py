@@ -11,6 +11,7 @@ from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.family.automatic import PLAIN_STEPS, automatic, automatic_l2
 from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.labels import LabelsAt
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.losses import Loss
 from tdcd.core.settings import LOCAL_STEPS, Settings
@@ -64,16 +65,17 @@ def variant_of(config: Config) -> Variant:
 
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     if config.federation.labels is not None:
-        silo = config.silo_names.index(config.federation.labels)
-        if config.federation.protect_labels == "encrypt":
-            from tdcd.core.family.encrypted import EncryptedSlopes
-
-            parts["knowledge"] = EncryptedSlopes(silo)
-        else:
-            from tdcd.core.family.labels import LabelsAt
-
-            parts["knowledge"] = LabelsAt(silo)
+        parts["knowledge"] = _labels_at(config.silo_names.index(config.federation.labels), config)
     return Variant(**parts)
+
+
+def _labels_at(silo: int, config: Config) -> LabelsAt:
+    """What clients know where one silo has the labels."""
+    if config.federation.protect_labels == "none":
+        return LabelsAt(silo)
+    from tdcd.core.family.encrypted import EncryptedSlopes
+
+    return EncryptedSlopes(silo)
 
 
 def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:

@@ -26,7 +26,7 @@ sample's slope, down and, from a silo that alone has labels, between hubs; ``gra
 
 With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
 :class:`From` s; the clients of the other silos receive rows of that. Where slopes are encrypted
-(:mod:`tdcd.core.family.encrypted`), they receive all of it as ``sealed``, and ``share``, ``masked`` and ``sums`` follow.
+(:mod:`tdcd.core.family.encrypted`), they receive all of it as ``sealed``; ``share``, ``masked`` and ``sums`` follow.
 """
 
 from collections.abc import Iterator

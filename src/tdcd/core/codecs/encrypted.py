@@ -1,7 +1,7 @@
 r"""Slopes and sums of features times slopes, as whole numbers that can be encrypted, and the sizes of what is sent.
 
-A feature x is :math:`\mathrm{round}(2^{11} x)` and a slope :math:`\delta` is :math:`\mathrm{round}(2^{11} \delta)`: each
-is off by :math:`2^{-12}` at most. Sums of their products are exact: for the largest minibatch, and numbers as large as
+A feature x is :math:`\mathrm{round}(2^{11} x)`, and a slope :math:`\delta` likewise: each is off by :math:`2^{-12}` at
+most. Sums of their products are exact: for the largest minibatch, and numbers as large as
 the ranges allow, they fit into the :math:`2^{48}` whole numbers that a ciphertext counts with. A larger number is never
 wrapped: it stops the run.
 

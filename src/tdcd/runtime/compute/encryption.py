@@ -155,6 +155,18 @@ class Scheme:
         body = before + first.astype("<i8").tobytes() + after + seed.tobytes()
         return self._loaded(self.seal.Ciphertext, body)
 
+    def transformed(self, ciphertext: Any) -> Any:
+        """The same ciphertext in the form in which products are made number by number."""
+        self.evaluator.transform_to_ntt_inplace(ciphertext)
+        return ciphertext
+
+    def product(self, transformed: Any, numbers: Whole) -> Any:
+        """A ciphertext in that form, times a plain polynomial that is not zero."""
+        plain, product = self.plain(numbers), self.seal.Ciphertext()
+        self.evaluator.transform_to_ntt_inplace(plain, self.context.first_parms_id())
+        self.evaluator.multiply_plain(transformed, plain, product)
+        return product
+
     @cached_property
     def _throwaway(self) -> Any:
         generator = self.seal.KeyGenerator(self.context)
@@ -257,24 +269,27 @@ class SlopeSums:
         """Take the client's secret, and what came with the key."""
         require()
         self.form, self._secret = form, secret
-        self._zero = scheme().expanded(key["zero"], key["zero_seed"])
+        self._zero = scheme().transformed(scheme().expanded(key["zero"], key["zero_seed"]))
 
     def of(self, run: str, round_index: int, batch_size: int, features: Whole, places: Any, sealed: Arrays) -> Arrays:
         """Whole features ``[n, D]`` of the samples at ``places`` of the minibatch, times encrypted slopes."""
         form, num_features = self.form, features.shape[1]
         columns, answers = form.columns(batch_size), form.answers(batch_size, num_features)
-        slopes = [scheme().expanded(*halves) for halves in zip(sealed["slopes"], sealed["slopes_seed"], strict=True)]
+        halves = zip(sealed["slopes"], sealed["slopes_seed"], strict=True)
+        slopes = [scheme().transformed(scheme().expanded(*each)) for each in halves]
         ends = batch_size * np.arange(1, columns + 1) - 1
         whole = np.zeros((len(slopes), answers, DEGREE), np.int64)
         sums = np.zeros((len(slopes), answers, columns), np.int64)
-        content = features.tobytes() + np.asarray(places, np.int64).tobytes() + sealed["slopes"].tobytes()
+        content = hashlib.sha256()
+        for array in (features, np.asarray(places, np.int64), sealed["slopes"], sealed["slopes_seed"]):
+            content.update(np.ascontiguousarray(array))
         for answer in range(answers):
             polynomial = np.zeros(columns * batch_size, np.int64)
             for column in range(min(columns, num_features - answer * columns)):
                 # The sample at place i meets its slope at the column's end.
                 polynomial[ends[column] - places] = features[:, answer * columns + column]
             for output, encrypted in enumerate(slopes):
-                seed = seed_of(self._secret, run, str(round_index), str(answer), str(output), content=content)
+                seed = seed_of(self._secret, run, str(round_index), str(answer), str(output), content=content.digest())
                 words = self._answer(encrypted, polynomial, seed)
                 sums[output, answer], whole[output, answer] = words[0, 0, ends], words[1, 0]
         return {"whole": whole, "sums": sums}
@@ -282,14 +297,12 @@ class SlopeSums:
     def _answer(self, slopes: Any, polynomial: Whole, seed: bytes) -> Whole:
         """A product, with a fresh encryption of zero, modulo the first prime."""
         library = scheme()
-        seal, evaluator = library.seal, library.evaluator
+        evaluator = library.evaluator
         ternary, errors = _small(seed)
-        hidden = seal.Ciphertext()
-        evaluator.multiply_plain(self._zero, library.plain(ternary), hidden)
+        hidden = library.product(self._zero, ternary)
         if polynomial.any():
-            product = seal.Ciphertext()
-            evaluator.multiply_plain(slopes, library.plain(polynomial), product)
-            evaluator.add_inplace(hidden, product)
+            evaluator.add_inplace(hidden, library.product(slopes, polynomial))
+        evaluator.transform_from_ntt_inplace(hidden)
         evaluator.add_inplace(hidden, library.ciphertext(errors[:, None] % np.array(library.primes)[:, None]))
         for _ in range(_PRIMES - 1):
             evaluator.mod_switch_to_next_inplace(hidden)
@@ -304,9 +317,9 @@ def _small(seed: bytes) -> tuple[Whole, Whole]:
     while len(ternary) < DEGREE:
         drawn = np.frombuffer(stream.update(bytes(DEGREE)), np.uint8)
         ternary = np.concatenate([ternary, drawn[drawn < 255].astype(np.int64) % 3 - 1])
-    bits = np.unpackbits(np.frombuffer(stream.update(bytes(2 * DEGREE * 6)), np.uint8)).reshape(2, DEGREE, 48)
-    counts = bits[..., :_ERRORS].sum(axis=-1, dtype=np.int64) - bits[..., -_ERRORS:].sum(axis=-1, dtype=np.int64)
-    return ternary[:DEGREE], counts
+    words = np.frombuffer(stream.update(bytes(16 * DEGREE)), "<u4").reshape(2, 2, DEGREE) >> np.uint32(32 - _ERRORS)
+    ones = np.bitwise_count(words).astype(np.int64)
+    return ternary[:DEGREE], ones[0] - ones[1]
 
 
 def masks(secret: bytes, run: str, round_index: int, shape: tuple[int, ...], content: bytes) -> Whole:
@@ -342,5 +355,5 @@ def masked(sums: Arrays, mask: Whole) -> dict[str, Whole]:
 def unmasked(numbers: Whole, mask: Whole) -> Whole:
     """Sums from -t/2 to t/2, from masked ones."""
     modulus = plain_modulus()
-    left = np.mod(numbers - mask, modulus)
-    return np.where(left > modulus // 2, left - modulus, left)
+    left: Whole = np.mod(numbers - mask, modulus)
+    return np.asarray(np.where(left > modulus // 2, left - modulus, left))

@@ -346,8 +346,9 @@ class HubCompute:
         exact = slopes
         if not are_finite([slopes]):
             assert self._labels is not None
-            scores = self.links.own(round_index, parts[self.silo]) + self.links.others(round_index, parts)
-            labels = self._labels.take(self._draws(round_index)).astype(self.objective.label_dtype(self.settings.dtype))
+            scores: Any = self.links.own(round_index, parts[self.silo]) + self.links.others(round_index, parts)
+            drawn = self._labels.take(self._draws(round_index))
+            labels: Any = drawn.astype(self.objective.label_dtype(self.settings.dtype))
             with precision(self.settings.dtype), np.errstate(all="ignore"):
                 exact = np.asarray(self.objective.score_slopes(scores, labels))
             if not are_finite([exact]):
@@ -356,7 +357,8 @@ class HubCompute:
 
     def descended(self, block: Tree, gradient: NDArray[Any]) -> Tree:
         """The block after a plain step along the gradient of the data term: what its clients' average would be."""
-        descent = Descent(self._losses, self.objective.l2, self.variant.update, self._step_size)
+        step_size: Any = self._step_size
+        descent = Descent(self.objective.losses, self.objective.l2, self.variant.update, step_size)
         moved, _ = algorithm.local_update((block, ()), like(block, [gradient]), descent)
         return map_tree(lambda leaf: np.asarray(leaf, self.settings.dtype), moved)
 
