@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from tdcd.config.errors import clashing
 from tdcd.config.schema import Config, DataSection, ExchangeSection, ModelSection
-from tdcd.core.codecs.encrypted import DEGREE
-from tdcd.core.family.encrypted import EVERYBODY, IN_THE_CLEAR, ONE_GRADIENT
 from tdcd.core.knowledge import IN_FULL, THIS_ROUND
 from tdcd.core.losses import LOSSES, needs_labels
 from tdcd.core.losses.huber import DELTA
@@ -352,6 +350,10 @@ def _mask_problems(config: Config) -> list[str]:
 
 
 def _encryption_problems(config: Config) -> list[str]:
+    # Imported where it is asked for.
+    from tdcd.core.codecs.encrypted import DEGREE  # noqa: PLC0415
+    from tdcd.core.family.encrypted import EVERYBODY, IN_THE_CLEAR, ONE_GRADIENT  # noqa: PLC0415
+
     federation, model, train, exchange = config.federation, config.model, config.train, config.exchange
     where = "federation.protect_labels = 'encrypt'"
     if federation.labels is None:

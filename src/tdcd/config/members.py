@@ -11,8 +11,8 @@ from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.family.automatic import PLAIN_STEPS, automatic, automatic_l2
 from tdcd.core.family.dropout import SiloDropout
-from tdcd.core.family.labels import LabelsAt
 from tdcd.core.family.overlap import Overlap
+from tdcd.core.knowledge import Knowledge
 from tdcd.core.losses import Loss
 from tdcd.core.settings import LOCAL_STEPS, Settings
 from tdcd.core.variant import Variant
@@ -69,13 +69,15 @@ def variant_of(config: Config) -> Variant:
     return Variant(**parts)
 
 
-def _labels_at(silo: int, config: Config) -> LabelsAt:
+def _labels_at(silo: int, config: Config) -> Knowledge:
     """What clients know where one silo has the labels."""
-    if config.federation.protect_labels == "none":
-        return LabelsAt(silo)
-    from tdcd.core.family.encrypted import EncryptedSlopes
+    if config.federation.protect_labels == "encrypt":
+        from tdcd.core.family.encrypted import EncryptedSlopes
 
-    return EncryptedSlopes(silo)
+        return EncryptedSlopes(silo)
+    from tdcd.core.family.labels import LabelsAt
+
+    return LabelsAt(silo)
 
 
 def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:

@@ -13,7 +13,6 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.codecs.encrypted import LARGEST_FEATURE, LARGEST_SLOPE, feature_beyond, slope_beyond
 from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedBlocks, beyond
 from tdcd.core.objective import Tree
 from tdcd.core.variant import Variant
@@ -74,8 +73,7 @@ def check_largest(variant: Variant, silos: Sequence[Silo], largest: Any) -> None
     magnitudes = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
     if variant.encrypted is not None:
         for silo, number in zip(silos, magnitudes[0], strict=True):
-            if number > LARGEST_SLOPE:
-                raise BeyondRangeError(slope_beyond(f"silo '{silo.name}'", float(number)))
+            variant.encrypted.check_slopes(f"silo '{silo.name}'", float(number))
     forms = (("phi", variant.summed_phi), ("a client's block", variant.summed_blocks))
     for (what, form), each in zip(forms, magnitudes, strict=True):
         for silo, number in zip(silos, each, strict=True):
@@ -88,8 +86,7 @@ def check_features(variant: Variant, silos: Sequence[Silo], tables: Sequence[NDA
     for index, (silo, table) in enumerate(zip(silos, tables, strict=True)):
         if variant.encrypted is None or variant.knowledge.scored_at(index) == index:
             continue
-        if not (largest := largest_finite(table)) <= LARGEST_FEATURE:
-            raise BeyondRangeError(feature_beyond(f"silo '{silo.name}'", largest))
+        variant.encrypted.check_features(f"silo '{silo.name}'", largest_finite(table))
 
 
 def largest_finite(numbers: NDArray[Any]) -> float:

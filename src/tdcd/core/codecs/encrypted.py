@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tdcd.core.codecs.fixed_point import BeyondRangeError
 from tdcd.core.lazy import Array, library_of
 
 DEGREE = 8192
@@ -73,6 +74,16 @@ class EncryptedSums:
     def gradient(self, sums: Any, batch_size: int, dtype: Any) -> Any:
         """The gradient of the mean loss, from whole sums over a minibatch."""
         return (sums * (2.0 ** (-2 * FRACTION_BITS) / batch_size)).astype(dtype)
+
+    def check_features(self, whose: str, largest: float) -> None:
+        """Refuse features beyond the range."""
+        if not largest <= LARGEST_FEATURE:
+            raise BeyondRangeError(feature_beyond(whose, largest))
+
+    def check_slopes(self, whose: str, largest: float) -> None:
+        """Refuse slopes beyond the range."""
+        if not largest <= LARGEST_SLOPE:
+            raise BeyondRangeError(slope_beyond(whose, largest))
 
     def columns(self, batch_size: int) -> int:
         """How many columns one answer has."""
