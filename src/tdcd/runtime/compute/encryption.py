@@ -282,7 +282,7 @@ class SlopeSums:
         sums = np.zeros((len(slopes), answers, columns), np.int64)
         content = hashlib.sha256()
         for array in (features, np.asarray(places, np.int64), sealed["slopes"], sealed["slopes_seed"]):
-            content.update(np.ascontiguousarray(array))
+            content.update(np.ascontiguousarray(array).data)
         for answer in range(answers):
             polynomial = np.zeros(columns * batch_size, np.int64)
             for column in range(min(columns, num_features - answer * columns)):
