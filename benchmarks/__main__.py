@@ -34,6 +34,7 @@ NAMES = (
     "encrypted_slopes",
     "stragglers",
     "hosts",
+    "missing_rows",
 )
 
 

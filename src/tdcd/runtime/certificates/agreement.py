@@ -1,8 +1,8 @@
 """Secrets that exactly two parties share: X25519, with public keys that are bound to certificates.
 
-A party derives its key pair from a secret of its own that lasts, so that one that was restarted makes the same masks
-again. The public key travels on a :class:`Card`, signed with the key of the party's certificate: whoever
-passes cards on, as a hub does for its clients, cannot put keys of its own in their place.
+A hub derives its key pair from a secret in its run folder, so that one that was restarted makes the same masks again; a
+client has a new one in every process. The public key travels on a :class:`Card`, signed with the key of the party's
+certificate: whoever passes cards on, as a hub does for its clients, cannot put keys of its own in their place.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class Keys:
 
     party: str
     secret: bytes
-    """Known to this party alone, and the same after a restart."""
+    """Known to this party alone."""
     signer: Signer
 
     def pair(self, purpose: str, *, kept_with: str = "") -> "KeyPair":

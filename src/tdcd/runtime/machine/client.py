@@ -73,9 +73,21 @@ class Client:
     """One client of a silo, as a state machine."""
 
     def __init__(
-        self, job: Job, silo: int, name: str, data: ClientData, session: str = "", keys: Keys | None = None
+        self,
+        job: Job,
+        silo: int,
+        name: str,
+        data: ClientData,
+        session: str = "",
+        keys: Keys | None = None,
+        secret: bytes = b"",
     ) -> None:
-        """Take the party's full ``name``, as on its certificate, its rows, and an identifier of this process."""
+        """Take the party's full ``name``, as on its certificate, its rows, and an identifier of this process.
+
+        Args:
+            keys: for masks; of this process.
+            secret: what its encrypted sums are hidden with; the same after a restart.
+        """
         self.job, self.silo, self.name, self.data = job, silo, name, data
         self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest)
         self.hub = job.hubs[silo]
@@ -97,7 +109,7 @@ class Client:
         self._rows: ClientRows | None = None
         self._encrypted: SlopeSums | None = None
         """What it multiplies encrypted slopes with, if they are encrypted."""
-        self._secret = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).secret
+        self._secret = secret or Keys.of_secret(name, bytes.fromhex(job.digest)).secret
         self._prefetched_in: int | None = None
         """The round in which the rows of the next one were laid out."""
         self._answers: dict[str, Message] = {}
