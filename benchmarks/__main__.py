@@ -31,6 +31,7 @@ NAMES = (
     "hub_clients",
     "metrics",
     "masks",
+    "encrypted_slopes",
     "stragglers",
     "hosts",
     "missing_rows",

@@ -57,6 +57,8 @@ MODES = {
 """Members of the family by name, as sections that change :data:`CONFIG`."""
 LABELS = "labels"
 MODES[LABELS] = {"federation": {"labels": "lab"}, "silos": [*CONFIG["silos"], {"name": "bank", "clients": 1}]}
+ENCRYPT = "encrypt"
+MODES[ENCRYPT] = {"federation": {"labels": "lab", "protect_labels": "encrypt"}, "train": {"local_steps": 1}}
 _THREE = [*CONFIG["silos"], {"name": "shop", "clients": 2}]
 MODES["mask"] = {"silos": _THREE, "exchange": {"protect": "mask"}}
 MODES["mask, overlap 1, period 4"] = {

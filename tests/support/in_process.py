@@ -18,7 +18,7 @@ SECRET = bytes(range(32))
 
 def noise_key(job, silo):
     """The secret of a hub's noise that a simulation has, so that both have the same history."""
-    if not job.variant.is_private:
+    if not job.variant.needs_secret:
         return b""
     return np.array(simulated_secret(seed_words(job.settings.seed), silo), "<u4").tobytes()
 

@@ -251,6 +251,34 @@ def labels_from_slopes(slopes: Floats, loss: str) -> Floats:
     return (first[:, 0] < 0).astype(np.float64) if loss == "logistic" else -first[:, 0]
 
 
+MOST_NUMBERS = 1 << 25
+"""Of the equations that gradients are: with more, the first rounds are taken."""
+
+
+def labels_from_sums(minibatches: Sequence[NDArray[Any]], gradients: Sequence[Floats], features: Floats) -> Floats:
+    r"""The slope of every sample, as far as gradients of a linear block say it: ``[M, C]``.
+
+    A gradient :math:`\frac1B \sum_i x_i \delta_i` is D equations for the slopes of a minibatch, and who knows the
+    features can solve them: of all slopes that fit every round's gradient, taken for the same in every round, these are
+    the smallest. With as many equations as samples, they are the slopes but for what training changed of them.
+
+    Args:
+        minibatches: by round, the samples ``[B]``.
+        gradients: by round, ``[D, C]``.
+        features: ``[M, D]``.
+    """
+    rounds = max(1, min(len(gradients), MOST_NUMBERS // features.size))
+    equations = np.zeros((rounds, features.shape[1], len(features)))
+    for equation, ids in zip(equations, minibatches, strict=False):
+        equation[:, ids] = features[ids].T / len(ids)
+    rows, sums = equations.reshape(-1, len(features)), np.concatenate(gradients[:rounds])
+    products = rows @ rows.T
+    # Slopes change from round to round: what follows only from small differences does not follow.
+    products += np.eye(len(rows)) * 1e-4 * np.trace(products) / len(rows)
+    slopes: Floats = rows.T @ np.linalg.solve(products, sums)
+    return slopes
+
+
 def scores_from_slopes(slopes: Floats, loss: str, resolution: float) -> tuple[Floats, Floats]:
     r"""The scores that slopes ``[R, T, W]`` come from, and the error that rounding causes in each.
 

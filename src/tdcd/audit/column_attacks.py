@@ -56,6 +56,9 @@ class ColumnAttacks:
                 following = (silo + 1) % count
                 yield from self._by_hub(following if following in receivers else receivers[0], silo)
         scoring = knowledge.scored_at(0)
+        if self.mode.is_encrypted:
+            # What the others get has nothing of the label silo that they could read.
+            return
         if not knowledge.are_labels_everywhere:
             observer = (scoring + 1) % count
             seen = self.seen_by(observer, scoring)

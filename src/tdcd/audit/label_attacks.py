@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks import by_clusters, by_probe, labels_from_slopes, recovery
+from tdcd.audit.attacks import by_clusters, by_probe, labels_from_slopes, labels_from_sums, recovery
 from tdcd.audit.lines import AuditFinding, RecoveryMeasure
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import Floats, Recording
@@ -43,7 +43,11 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
         else:
             guesses = labels_from_slopes(seen.slopes, loss)
             yield replace(own, recovered=recovery(guesses, truth[seen.rows], target))
-    if hub.slopes is not None:
+    if mode.is_encrypted:
+        yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
+        yield _sums(replace(plain, line="sums", party=hub.party), planned, recording, observer)
+        yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)
+    elif hub.slopes is not None:
         yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
         yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)
     if len(recording.test_losses):
@@ -82,6 +86,28 @@ def _clusters(plain: AuditFinding, seen: Transcript, truth: NDArray[np.generic],
     # Of a sample that was in no minibatch there is nothing to see.
     guesses[drawn] = by_clusters(directions, truth[drawn], planned.settings.seed)
     return replace(plain, recovered=recovery(guesses, truth, target))
+
+
+def _sums(plain: AuditFinding, planned: Plan, recording: Recording, observer: int) -> AuditFinding:
+    """From the hub's gradients and its clients' features; the guess is from the silo's own part of the model."""
+    target, silo = planned.objective.kind.target, planned.federation.silos[observer]
+    truth, features = planned.federation.labels[recording.rows], silo.features.reshape(silo.num_rows, -1)
+    gradients = recording.gradients[observer]
+    slopes = labels_from_sums(recording.minibatches, gradients, features.astype(np.float64))[recording.rows]
+    # What its part of the model says at the last evaluation.
+    phi = _at_evaluations(recording, observer)[:, -slopes.shape[1] :]
+
+    def named(numbers: Floats) -> float:
+        guesses = np.argmax(numbers, axis=1).astype(np.float64) if target == "classes" else numbers[:, 0]
+        return recovery(guesses, truth, target)
+
+    return replace(
+        plain,
+        sees="the gradient of the silo's block in every round",
+        recovered=named(-slopes),
+        guess=named(phi),
+        bound=None,
+    )
 
 
 def _probe(

@@ -107,6 +107,14 @@ LINES = (
         "Fu et al. 2022",
     ),
     AuditLine(
+        "sums",
+        "a hub without labels, with its clients",
+        "the labels, from its gradients",
+        "Where slopes are encrypted: each gradient is an equation per column for the slopes of a minibatch. Who has "
+        "the features solves them. The guess is the silo's own part of the model.",
+        "least squares; ours",
+    ),
+    AuditLine(
         "probe",
         "a hub without labels",
         "the labels, from its own phi",
@@ -232,6 +240,11 @@ _OUTCOMES = {
         "Clusters of slopes show part of the labels.",
         "Clusters of slopes show no labels.",
     ),
+    "sums": (
+        "The gradients are as good as the labels: there are as many equations as samples. Use larger minibatches.",
+        "The gradients say more about the labels than the model that is made of them. Larger minibatches say less.",
+        "The gradients say no more about the labels than the silo's own part of the model does.",
+    ),
     "probe": (
         "A silo's phi says far more about the labels than its columns do.",
         "Training taught the silo something about the labels that a few known ones would not have.",
@@ -256,6 +269,8 @@ def reading(finding: AuditFinding) -> str:
             f"Of the true labels the slope gives what randomisation lets through; at ε = {finding.mode.epsilon:g} no "
             f"more than {finding.bound:.2f} of them in expectation. What the model itself predicts is not hidden."
         )
+    if finding.mode.is_encrypted and finding.line.startswith(("labels", "clusters")):
+        return "It has no key for the slopes that pass through it: their ciphertexts say nothing of the labels."
     recovered, partly, failed = _OUTCOMES[finding.line]
     sentence = recovered if finding.gain >= RECOVERED else partly if finding.gain >= PARTLY else failed
     return " ".join([sentence, *_about_mode(finding)])

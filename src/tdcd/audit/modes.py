@@ -1,14 +1,18 @@
 """The protection modes that an audit compares."""
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks import Linear
 from tdcd.config.resolve import Plan
 from tdcd.core.codecs.codec import Identity, WholeBlock
+from tdcd.core.codecs.encrypted import DEGREE
 from tdcd.core.codecs.quantised import Quantised
+from tdcd.core.family.encrypted import EncryptedSlopes
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere
@@ -38,6 +42,11 @@ class Mode:
     """A hub sees only the weighted sum of its clients' blocks."""
     epsilon: float | None = None
     """Labels are randomised with this epsilon before training."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether only the silo with the labels can read slopes."""
+        return self.knowledge.encrypted is not None
 
     @property
     def training(self) -> tuple[Knowledge, int, float | None]:
@@ -72,9 +81,26 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
             modes += [Mode("8 bits", bits=8), Mode("4 bits", bits=4)]
         if max(silo.num_clients for silo in silos) >= FEWEST_TO_SUM:
             modes.append(Mode("blocks summed", at, blocks_summed=True))
+        if not at.are_labels_everywhere and _can_encrypt(planned):
+            modes.append(Mode("encrypted slopes", EncryptedSlopes(at.scored_at(0))))
         if has_classes:
             modes.append(Mode(f"label DP, ε\u00a0=\u00a0{epsilon:g}", at, epsilon=epsilon))
     return modes if any(is_configured(mode, planned) for mode in modes) else [_configured(planned), *modes]
+
+
+def _can_encrypt(planned: Plan) -> bool:
+    """Whether slopes can be encrypted here: of linear blocks, where a round is one step on a minibatch."""
+    settings, are_linear = planned.settings, all(type(block) is Linear for block in planned.blocks)
+    batch_size = settings.effective_batch_size(planned.federation.num_samples)
+    mode = Mode("encrypted slopes", EncryptedSlopes(planned.variant.knowledge.scored_at(0)))
+    clashes = mode.variant(planned.variant).clashes(planned.federation.num_silos, planned.objective.combine)
+    return (
+        find_spec("tenseal") is not None
+        and are_linear
+        and settings.local_steps == 1
+        and batch_size <= DEGREE
+        and not clashes
+    )
 
 
 def no_slopes(planned: Plan) -> str:

@@ -1,5 +1,6 @@
 """What is sent while a federation trains, kept for some of its samples: the raw material of all transcripts."""
 
+import secrets
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,9 +14,11 @@ from tdcd.audit.modes import Mode, randomised
 from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
 from tdcd.core.codecs.codec import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, Codec, Sending, is_identity, seed_words
+from tdcd.core.codecs.encrypted import MODULUS_BITS, EncryptedSums
 from tdcd.core.objective import Tree
 from tdcd.core.randomized import Response
 from tdcd.core.settings import draws_of
+from tdcd.runtime.compute.encryption import SlopeKey
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
 from tdcd.training.train import simulate
@@ -53,6 +56,10 @@ class Recording:
     """``[R]``: the labels that were trained with."""
     response: Response
     """How they were randomised, which everybody knows."""
+    minibatches: list[NDArray[np.int64]]
+    """Of every round: the samples ``[E * B]``."""
+    gradients: list[list[Floats]]
+    """Per silo and round ``[D, C]``: what its hub gets where slopes are encrypted; nothing where they are not."""
     train_losses: Floats
     """Losses of the R samples at the end, by the true labels."""
     test_losses: Floats
@@ -85,6 +92,9 @@ class _Recorder:
         self.place[rows] = np.arange(len(rows))
         self.phi = [jax.jit(partial(algorithm.phi, apply=block.phi)) for block in planned.blocks]
         self.seed = seed_words(planned.settings.seed)
+        self.minibatches: list[NDArray[np.int64]] = []
+        self.gradients: list[list[Floats]] = [[] for _ in self.owners]
+        self._key: SlopeKey | None = None
 
     def run(self, rounds: int, true_labels: NDArray[Any]) -> Recording:
         state, moments, past = self.simulation.init(), [], []
@@ -117,6 +127,8 @@ class _Recorder:
             [np.array([part[silo] for part in noise], np.float64) for silo in silos],
             self.federation.labels[self.rows],
             self.planned.objective.response(self.simulation.num_outputs),
+            self.minibatches,
+            self.gradients,
             train,
             test,
         )
@@ -135,6 +147,7 @@ class _Recorder:
     def _exchanged(self, index: int, blocks: list[Tree]) -> list[list[Any]]:
         """A round's minibatches."""
         ids = self.draws(index)
+        self.minibatches.append(ids.ravel().astype(np.int64))
         silos = range(len(blocks))
         exact = [self._phi(silo, block, ids) for silo, block in enumerate(blocks)]
         up = [self._per_client(silo, phi, index, ids, TO_HUB) for silo, phi in enumerate(exact)]
@@ -146,10 +159,26 @@ class _Recorder:
             hub = knowledge.scored_at(silo)
             seen = jnp.asarray(up[hub]), algorithm.sum_others([jnp.asarray(phi) for phi in sent], hub)
             passed = np.asarray(knowledge.received(silo, *seen, truth, objective))
+            if knowledge.encrypted is not None and hub != silo:
+                self._sum(silo, passed, ids)
+                passed = self._encrypted(index, knowledge.encrypted, passed)
             down.append(self._per_client(silo, passed, index, ids, TO_CLIENTS))
         noise = [self._noise(phi) for phi in exact]
         collected = [[self._collect(phi, ids) for phi in part] for part in (up, sent, down)]
         return [blocks, *collected, noise]
+
+    def _encrypted(self, index: int, form: EncryptedSums, slopes: NDArray[Any]) -> NDArray[Any]:
+        """What the other silos get of slopes: each sample's coefficient of a real ciphertext, from -1/2 to 1/2."""
+        if self._key is None:
+            self._key = SlopeKey(secrets.token_bytes(16), "audit")
+        whole = form.whole(slopes[0].astype(np.float64)).astype(np.int64)
+        words = self._key.slopes(index, whole)["slopes"][:, 0, : len(whole)].T
+        return words[None] / 2.0 ** MODULUS_BITS[0] - 0.5
+
+    def _sum(self, silo: int, slopes: NDArray[Any], ids: NDArray[Any]) -> None:
+        """The gradient of a silo's block, which its hub gets in place of slopes."""
+        rows = self.federation.silos[silo].features[ids[0]].reshape(len(ids[0]), -1).astype(np.float64)
+        self.gradients[silo].append(rows.T @ slopes[0].astype(np.float64) / len(rows))
 
     def _noise(self, phi: NDArray[Any]) -> float:
         bits = getattr(self.variant.exchange, "bits", 32)

@@ -95,6 +95,10 @@ def _from_slopes(
     name: str,
 ) -> Transcript:
     """Slopes give the scores away, and less the party's own phi those are the sum of the others' phi."""
+    if recording.gradients[observer]:
+        sent = recording.to_clients[observer][rows]
+        sees = "the slope of the loss, encrypted"
+        return Transcript(name, sees, rows, sent, recording.noise[observer], (observer,), slopes=sent)
     slopes = uncorrected(recording.to_clients[observer][rows], loss, recording.response)
     others = _others(federation, observer)
     own = recording.to_hub[observer][rows]

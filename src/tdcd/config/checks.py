@@ -319,6 +319,8 @@ def protection_problems(config: Config) -> list[str]:
         problems += _mask_problems(config)
     if exchange.protect_blocks:
         problems += _block_problems(config)
+    if config.federation.protect_labels == "encrypt":
+        problems += _encryption_problems(config)
     hides = exchange.protect == "mask" or exchange.protect_blocks
     if exchange.mask_range != ExchangeSection().mask_range and not hides:
         problems.append(
@@ -362,6 +364,51 @@ def _mask_problems(config: Config) -> list[str]:
             f"train.silo_dropout = {config.train.silo_dropout}",
             "a sample without the silos that are dropped would be in a sum of fewer silos, which may be one",
         ),
+    ]
+    return problems + clashing(where, clashes)
+
+
+def _encryption_problems(config: Config) -> list[str]:
+    # Imported where it is asked for.
+    from tdcd.core.codecs.encrypted import DEGREE  # noqa: PLC0415
+    from tdcd.core.family.encrypted import EVERYBODY, IN_THE_CLEAR, ONE_GRADIENT  # noqa: PLC0415
+
+    federation, model, train, exchange = config.federation, config.model, config.train, config.exchange
+    where = "federation.protect_labels = 'encrypt'"
+    if federation.labels is None:
+        return [f"{where}: goes with federation.labels, the silo that alone has labels; name it, or leave this out"]
+    problems = []
+    if {*config.block_names} != {"linear"}:
+        problems.append(
+            f"model.block = {model.block!r}: {where} multiplies encrypted slopes; set model.block = 'linear'"
+        )
+    if train.local_steps not in ("auto", 1):
+        problems.append(
+            f"train.local_steps = {train.local_steps}: {where} exchanges one gradient per round; set "
+            "train.local_steps = 1, or train.step_size = 'auto'"
+        )
+    if train.batch_size != "auto" and train.batch_size > DEGREE:
+        problems.append(f"train.batch_size = {train.batch_size}: {where} takes {DEGREE} samples at most; lower it")
+    if train.minibatches == "full":
+        problems.append(
+            f"train.minibatches = 'full': {where} is of minibatches; set train.batch_size, {DEGREE} at most"
+        )
+    weights = weight_keys(config)
+    clashes = [
+        (model.head != "sum", f"model.head = {model.head!r}", "encrypted slopes are of sums of phi"),
+        (train.optimizer != "sgd", f"train.optimizer = {train.optimizer!r}", ONE_GRADIENT),
+        (train.schedule != "constant", f"train.schedule = {train.schedule!r}", ONE_GRADIENT),
+        (train.clip is not None, f"train.clip = {train.clip}", ONE_GRADIENT),
+        (train.gradient != "unbiased", f"train.gradient = {train.gradient!r}", "no client's gradient is seen"),
+        (train.participation < 1, f"train.participation = {train.participation}", EVERYBODY),
+        (federation.client_grace_s is not None, f"federation.client_grace_s = {federation.client_grace_s}", EVERYBODY),
+        (train.silo_dropout > 0, f"train.silo_dropout = {train.silo_dropout}", EVERYBODY),
+        (bool(weights), " and ".join(weights), "encrypted slopes are of samples that weigh the same"),
+        (exchange.protect != "none", f"exchange.protect = {exchange.protect!r}", IN_THE_CLEAR),
+        (exchange.protect_blocks, "exchange.protect_blocks = true", IN_THE_CLEAR),
+        (exchange.block_bits < 32, f"exchange.block_bits = {exchange.block_bits}", IN_THE_CLEAR),
+        (config.data.samples != "common", f"data.samples = {config.data.samples!r}", EVERYBODY),
+        (train.variant is not None, f"train.variant = {train.variant!r}", "it takes the place of this key"),
     ]
     return problems + clashing(where, clashes)
 

@@ -11,6 +11,7 @@ from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
+from tdcd.core.knowledge import Knowledge
 from tdcd.core.losses import Loss
 from tdcd.core.settings import LOCAL_STEPS, Settings
 from tdcd.core.variant import Variant
@@ -63,10 +64,19 @@ def variant_of(config: Config) -> Variant:
 
         parts["block_exchange"] = QuantisedChange(config.exchange.block_bits)
     if config.federation.labels is not None:
-        from tdcd.core.family.labels import LabelsAt
-
-        parts["knowledge"] = LabelsAt(config.silo_names.index(config.federation.labels))
+        parts["knowledge"] = _labels_at(config.silo_names.index(config.federation.labels), config)
     return Variant(**parts)
+
+
+def _labels_at(silo: int, config: Config) -> Knowledge:
+    """What clients know where one silo has the labels."""
+    if config.federation.protect_labels == "encrypt":
+        from tdcd.core.family.encrypted import EncryptedSlopes
+
+        return EncryptedSlopes(silo)
+    from tdcd.core.family.labels import LabelsAt
+
+    return LabelsAt(silo)
 
 
 def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:
@@ -88,13 +98,16 @@ def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Se
             f"train.{key} = {getattr(train, key)!r}" for key in keys if getattr(train, key) != getattr(plain, key)
         ]
         raise ConfigError([f"{given}: {PLAIN_STEPS}" for given in changed])
-    return automatic(
+    chosen = automatic(
         settings,
         variant,
         is_scalable=is_scalable(config),
         num_silos=config.num_silos,
         are_ensembles={*config.block_names} == {"ensemble"},
     )
+    if variant.encrypted is not None and chosen[0].local_steps != 1:
+        raise ConfigError([f"{where}: the curvature of this loss has no bound, so set train.local_steps = 1 as well"])
+    return chosen
 
 
 def is_scalable(config: Config) -> bool:

@@ -164,6 +164,9 @@ class FederationSection(Section):
     """Give the first silo a column of ones; by default for linear blocks."""
     labels: Name | None = None
     """The only silo whose clients have labels; by default all have them."""
+    protect_labels: Literal["none", "encrypt"] = "none"
+    """With "encrypt", the silo with the labels sends what others step on encrypted, so that no other party can read
+    labels from it. For linear blocks, with ``labels``; needs ``pip install 'tdcd[encrypt]'``."""
     label_epsilon: float | None = None
     """Randomise the labels once, with this epsilon of differential privacy, and train with a corrected loss."""
     label_classes: Annotated[list[str | int], Field(min_length=2)] | None = None

@@ -4,15 +4,16 @@ With labels everywhere: the row's label, and the sum of the other silos' phi. Wh
 :mod:`tdcd.core.family.labels`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from tdcd.core.lazy import Array
-from tdcd.core.objective import Objective
+from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Everyone, Route
 
 if TYPE_CHECKING:
+    from tdcd.core.codecs.encrypted import EncryptedSums
     from tdcd.core.variant import Variant
 
 THIS_ROUND, IN_FULL = "slopes are of this round's blocks", "slopes have no short form"
@@ -46,6 +47,11 @@ class Knowledge(Protocol):
         return Everyone()
 
     @property
+    def encrypted(self) -> "EncryptedSums | None":
+        """The form of encrypted slopes, if the silos without labels get no others."""
+        return None
+
+    @property
     def are_silos_alike(self) -> bool:
         """Whether :meth:`losses` is the same function for every silo, so that silos can step as one."""
         return False
@@ -69,6 +75,10 @@ class Knowledge(Protocol):
     def scored_at(self, silo: int) -> int:
         """The silo whose hub works out what the clients of ``silo`` receive: one with labels."""
         return silo
+
+    def applied(self, silo: int, phi: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array], Array]:
+        """A block's phi as the silo's local steps differentiate it."""
+        return phi
 
     def needs_phi_start(self, silo: int) -> bool:
         """Whether :meth:`losses` needs the client's own phi of the round's start."""

@@ -117,6 +117,10 @@ def load_of(flow: Flow, sizes: Sizes, *, samples: int | None = None) -> Load:
             each[silo] = math.prod(shape) * (sizes.itemsize if flow.codec is None else STEP_BYTES)
         elif flow.carries == "memory":
             each[silo] = sizes.memories[silo]
+        elif flow.carries == "encrypted":
+            counts = sizes.parameters
+            arrays = flow.codec.layout_of(flow.name, silo, sizes.samples[1], flow.width, counts).values()
+            each[silo] = sum(math.prod(shape) * np.dtype(kind).itemsize for kind, shape in arrays)
         elif flow.carries == "vector":
             each[silo] = flow.width * itemsize
         elif flow.link == "hub_to_hub":
@@ -221,9 +225,11 @@ class Ledger:
         # What part of the rows of a round each silo sends phi of.
         parts = [answering / all_clients for answering, all_clients in zip(clients, self.clients, strict=True)]
         counted = _Counted()
-        for load in self.beginning if self._counts("client_to_hub") else ():
-            for number, size in zip(self.clients, load.each, strict=True):
-                counted.add(load.flow, number, number * size)
+        for load in self.beginning:
+            if self._counts(load.flow.link):
+                senders = self._fans(load.flow) if load.flow.link == "hub_to_hub" else self.clients
+                for number, size in zip(senders, load.each, strict=True):
+                    counted.add(load.flow, number, number * size)
         for load in self.training:
             flow = load.flow
             if not self._counts(flow.link):

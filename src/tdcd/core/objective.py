@@ -136,7 +136,7 @@ class Objective:
         if kind.statistic is not None:
             statistic = kind.statistic(scores, labels, self.response(outputs))
         else:
-            statistic = self._score_slopes(scores, labels)
+            statistic = self.score_slopes(scores, labels)
         if statistic.shape[-1] != kind.statistic_width(outputs):
             raise ValueError(
                 f"the {kind.name} loss has a statistic of {statistic.shape[-1]} numbers, and its statistic_width says "
@@ -147,7 +147,7 @@ class Objective:
         with_sum: Array = library_of(total).concatenate([statistic, total], axis=-1)
         return with_sum
 
-    def _score_slopes(self, scores: Array, labels: Array) -> Array:
+    def score_slopes(self, scores: Array, labels: Array) -> Array:
         """The derivative of every sample's loss by its scores, ``[..., C]``."""
         plain = Objective(self.loss, label_epsilon=self.label_epsilon)
         if library_of(scores) is np and self.is_written_out:

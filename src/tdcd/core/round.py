@@ -25,7 +25,8 @@ sample's slope, down and, from a silo that alone has labels, between hubs; ``gra
 ``gap`` from a silo that alone has labels.
 
 With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
-:class:`From` s; the clients of the other silos receive rows of that.
+:class:`From` s; the clients of the other silos receive rows of that. Where slopes are encrypted
+(:mod:`tdcd.core.family.encrypted`), they receive all of it as ``sealed``; ``share``, ``masked`` and ``sums`` follow.
 """
 
 from collections.abc import Iterator
@@ -43,7 +44,12 @@ FlowName = Literal[
     "memory",
     "phi",
     "received",
+    "key",
     "slope",
+    "sealed",
+    "share",
+    "masked",
+    "sums",
     "weights",
     "evaluated",
     "scores",
@@ -62,9 +68,9 @@ FlowName = Literal[
     "products",
 ]
 """One flow on each link; ``evaluated`` is the hub's block whose scores are wanted, ``model`` the one of the end."""
-Carries = Literal["samples", "parameters", "products", "memory", "vector", "figures"]
+Carries = Literal["samples", "parameters", "products", "memory", "vector", "encrypted", "figures"]
 """What a message has numbers of: of samples, of a block's parameters, of pairs of a silo's features, of a client's
-memory, a vector; or figures, whose bytes do not count."""
+memory, a vector, ciphertexts; or figures, whose bytes do not count."""
 When = Literal["begun", "ended"]
 CertificateKind = Literal["", "witness", "model", "gradient"]
 """What certificates are of: nothing; a gap, proven by a witness or by the model itself; or any block's gradient."""
@@ -239,11 +245,17 @@ def round_of(variant: "Variant", num_silos: int, widths: Widths) -> Round:
     """
     training, evaluation = _training(variant, num_silos, widths), _evaluation(variant, widths)
     certificate = tuple(_certificate(variant, widths)) if widths.certificate else ()
-    beginning = tuple(_beginning(variant, widths))
+    beginning = tuple(_beginning(variant, num_silos, widths))
     return Round(num_silos, tuple(training), tuple(evaluation), certificate, beginning=beginning)
 
 
-def _beginning(variant: "Variant", widths: Widths) -> Iterator[Flow]:
+def _beginning(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
+    if variant.encrypted is not None:
+        label_silo = variant.knowledge.scored_at(0)
+        others = tuple(silo for silo in range(num_silos) if silo != label_silo)
+        form, answer = variant.encrypted, From(label_silo)
+        yield Flow("key", "hub_to_hub", "encrypted", 1, form, answer, silos=(label_silo,), within="slope")
+        yield Flow("key", "hub_to_client", "encrypted", 1, form, silos=others, within="sealed")
     if variant.curved is not None:
         yield Flow("products", "client_to_hub", "products", widths.phi, variant.summed_blocks)
 
@@ -257,6 +269,9 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
         yield Flow("phi", "client_to_hub", width=widths.phi, codec=inside)
         yield Flow("phi", "hub_to_hub", width=widths.phi, codec=variant.exchange, route=knowledge.route)
         scoring, others = _split(variant, num_silos)
+        if others and variant.encrypted is not None:
+            yield from _encrypted(variant, widths, scoring, others)
+            return
         if others:
             answer = From(knowledge.scored_at(others[0]))
             yield Flow("slope", "hub_to_hub", width=widths.statistic, route=answer)
@@ -271,6 +286,20 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
     yield Flow("block", "client_to_hub", "parameters", codec=variant.block_exchange, when="ended")
     if variant.carried is not None:
         yield Flow("memory", "client_to_hub", "memory", when="ended", within="block")
+
+
+def _encrypted(variant: "Variant", widths: Widths, scoring: tuple[int, ...], others: tuple[int, ...]) -> Iterator[Flow]:
+    """What follows phi where slopes are encrypted."""
+    form, label_silo, width = variant.encrypted, scoring[0], widths.phi
+    answer, there = From(label_silo), To(label_silo)
+    yield Flow("slope", "hub_to_hub", "encrypted", width, form, answer, silos=(label_silo,))
+    yield Flow("received", "hub_to_client", width=width, codec=variant.client_exchange, silos=scoring, when="ended")
+    block = Flow("block", "client_to_hub", "parameters", codec=variant.block_exchange, silos=scoring, when="ended")
+    yield block
+    yield Flow("sealed", "hub_to_client", "encrypted", width, form, silos=others, when="ended")
+    yield Flow("share", "client_to_hub", "encrypted", width, form, silos=others, when="ended")
+    yield Flow("masked", "hub_to_hub", "encrypted", width, form, route=there, silos=others)
+    yield Flow("sums", "hub_to_hub", "encrypted", width, form, answer, silos=(label_silo,))
 
 
 def _evaluation(variant: "Variant", widths: Widths) -> Iterator[Flow]:

@@ -20,6 +20,7 @@ functions are pure; those that run inside a compiled round are written in JAX.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from tdcd.core.codecs.codec import BlockCodec, Codec, Identity, NumpyBlocks, WholeBlock, is_identity, is_private
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
@@ -33,6 +34,9 @@ from tdcd.core.presence import FullParticipation, Participation
 from tdcd.core.timing import Timing
 from tdcd.core.traits import Clash, Excludes, is_plain, stated
 from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update, UpdateState, excluded_by_memory
+
+if TYPE_CHECKING:
+    from tdcd.core.codecs.encrypted import EncryptedSums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +133,18 @@ class Variant:
 
     @property
     def is_private(self) -> bool:
-        """Whether hubs need a secret of their own for what they send."""
+        """Whether what hubs send depends on noise of their own."""
         return is_private(self.exchange)
+
+    @property
+    def needs_secret(self) -> bool:
+        """Whether hubs need a secret of their own for what they send."""
+        return self.is_private or self.encrypted is not None
+
+    @property
+    def encrypted(self) -> "EncryptedSums | None":
+        """The form of encrypted slopes, if the silos without labels get no others."""
+        return self.knowledge.encrypted
 
     @property
     def summed_phi(self) -> FixedPoint | None:

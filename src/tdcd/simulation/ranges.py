@@ -20,8 +20,10 @@ from tdcd.federation.silos import Silo
 
 
 def start_largest(variant: Variant, num_silos: int, dtype: str) -> Any:
-    """``[2, N]``: the largest magnitudes of phi and of blocks before round 0; ``()`` without fixed point."""
-    is_fixed = variant.summed_phi is not None or variant.summed_blocks is not None
+    """``[2, N]``: the largest magnitudes of phi, or of slopes if those are encrypted, and of blocks before round 0;
+    ``()`` without fixed point.
+    """
+    is_fixed = variant.summed_phi is not None or variant.summed_blocks is not None or variant.encrypted is not None
     return np.zeros((2, num_silos), dtype) if is_fixed else ()
 
 
@@ -69,11 +71,22 @@ def check_largest(variant: Variant, silos: Sequence[Silo], largest: Any) -> None
         largest: ``[..., 2, N]``, the largest magnitudes of phi and of blocks.
     """
     magnitudes = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
+    if variant.encrypted is not None:
+        for silo, number in zip(silos, magnitudes[0], strict=True):
+            variant.encrypted.check_slopes(f"silo '{silo.name}'", float(number))
     forms = (("phi", variant.summed_phi), ("a client's block", variant.summed_blocks))
     for (what, form), each in zip(forms, magnitudes, strict=True):
         for silo, number in zip(silos, each, strict=True):
             if form is not None and number > form.largest:
                 raise BeyondRangeError(beyond(f"silo '{silo.name}': {what}", float(number), form.largest))
+
+
+def check_features(variant: Variant, silos: Sequence[Silo], tables: Sequence[NDArray[Any]]) -> None:
+    """Refuse features that are too large to be multiplied by encrypted slopes."""
+    for index, (silo, table) in enumerate(zip(silos, tables, strict=True)):
+        if variant.encrypted is None or variant.knowledge.scored_at(index) == index:
+            continue
+        variant.encrypted.check_features(f"silo '{silo.name}'", largest_finite(table))
 
 
 def largest_finite(numbers: NDArray[Any]) -> float:

@@ -29,7 +29,7 @@ from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, compiled, weights_of
-from tdcd.simulation.ranges import check_largest, largest_finite, start_largest
+from tdcd.simulation.ranges import check_features, check_largest, largest_finite, start_largest
 from tdcd.simulation.staging import has_wide_rows, on_host, prefetch
 
 ROWS_AT_ONCE = 4096
@@ -128,6 +128,7 @@ class Simulation:
         self._labels_dtype = objective.label_dtype(settings.dtype)
         with self._context():
             self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
+            check_features(self.variant, federation.silos, self._tables)
             problem = Problem(
                 self.runs,
                 self.blocks,

@@ -28,6 +28,8 @@ REACH = 0.01
 start."""
 MOST_SAMPLES = 1 << 20
 """Of a minibatch of scaled steps; up to so many, every sample is in each."""
+ENCRYPTED_SAMPLES = 4096
+"""The same where slopes are encrypted: with more samples, a ciphertext has room for fewer columns."""
 NETWORK_STEP, ENSEMBLE_STEP = 0.05, 0.2
 """The clients' steps of other blocks, and of ensembles, whose members share the loss of their mean: networks on
 piecewise columns are stable up to about twice as much."""
@@ -67,7 +69,8 @@ def automatic(
     steps = settings.local_steps
     if is_scalable:
         steps = 1 if steps == AUTO else steps
-        step_size, batch = (1.0 if steps == 1 else REACH / steps), MOST_SAMPLES
+        step_size = 1.0 if steps == 1 else REACH / steps
+        batch = MOST_SAMPLES if variant.encrypted is None else ENCRYPTED_SAMPLES
         # Blocks that are D rounds old overshoot as if there were so many more.
         late = 1 + variant.timing.depth
         update: HubUpdate = Scaled(FIRST_STEP / (num_silos * late), step_size * steps, margin=MARGIN / late)

@@ -1,6 +1,6 @@
 """What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, in NumPy or compiled."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +20,7 @@ from tdcd.core.presence import Remaining, row_weights
 from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
+from tdcd.runtime.compute.encryption import SlopeSums
 from tdcd.runtime.compute.links import Links, precision
 from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps, RowsLeft, flat, pad, places_in
 from tdcd.runtime.messages.structure import Arrays
@@ -175,6 +176,17 @@ class ClientCompute:
             return {"weight": certificate.pull_back(self._features, residual)}
         with precision(self.settings.dtype):
             return activations.pull_back(self._block, block, self._features, residual)
+
+    @cached_property
+    def largest_feature(self) -> float:
+        """The largest magnitude of a feature; not finite if one is not."""
+        return float(np.max(np.abs(self._features), initial=0))
+
+    def encrypted_sums(self, sums: SlopeSums, run: str, round_index: int, rows: ClientRows, sealed: Arrays) -> Arrays:
+        """The sums of its features times encrypted slopes, over its rows of the minibatch."""
+        features = flat(rows.features).take(rows.places, axis=0).reshape(len(rows.places), -1)
+        whole = sums.form.whole(features.astype(np.float64)).astype(np.int64)
+        return sums.of(run, round_index, self.batch_size, whole, rows.samples, sealed)
 
     def _phi(self, block: Tree, rows: NDArray[Any]) -> NDArray[Any]:
         if isinstance(self._block, Linear):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm, certificate, lazy
+from tdcd.core.algorithm import Descent
 from tdcd.core.certificate import Samples
 from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB
 from tdcd.core.family.scaled import mean_products
@@ -25,6 +26,7 @@ from tdcd.core.update import HubUpdate, takes_average
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
+from tdcd.runtime.compute.encrypted_rounds import EncryptedRounds
 from tdcd.runtime.compute.links import MEMORY, Layout, Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
@@ -83,9 +85,11 @@ class HubCompute:
         masks: Masks | None = None,
         noise_key: bytes = b"",
         products: Sequence[NDArray[Any]] = (),
+        run: str = "",
     ) -> None:
         """Take the silo's index, its samples, the shape of one of them, and the hub's masks and the secret of its noise
-        if it has any; and what clients sent of the products of their features, where the hub's steps need them.
+        if it has any; what clients sent of the products of their features, where the hub's steps need them; and the
+        run.
         """
         self.settings = job.settings.at(sample_index.num_samples)
         self.sample_index, self.silo = sample_index, silo
@@ -107,6 +111,10 @@ class HubCompute:
         self.round = round_of(job.variant, len(job.hubs), widths)
         self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
+        self.encrypted: EncryptedRounds | None = None
+        """What the hub does with ciphertexts, if slopes are encrypted."""
+        if self.variant.encrypted is not None:
+            self.encrypted = EncryptedRounds(job, silo, noise_key, run, self.batch_size, self.phi_width)
         self._num_scored = {"train": sample_index.num_samples, "test": int(sample_index.held_out.sum())}
         self.between_hubs = self._layouts()
         """By flow and silo: what the silo's hub sends."""
@@ -129,6 +137,7 @@ class HubCompute:
             self.objective.combine,
         )
         self.start: Tree = map_tree(np.asarray, started)
+        self._step_size = np.asarray(self.settings.step_size, self.settings.dtype)
         self.memory: Tree = ()
         self._takes_average = takes_average(self.variant.hub_update)
         if not self._takes_average:
@@ -171,6 +180,9 @@ class HubCompute:
                 if not flow.is_of(silo):
                     continue
                 layout = found.setdefault((flow.within or flow.name, silo), PartLayout({}, {}))
+                if flow.carries == "encrypted":
+                    # Known when all hubs have said how large their silos are.
+                    continue
                 if flow.carries == "vector":
                     layout.arrays[flow.name] = flow.dtype or self.settings.dtype, (flow.width,)
                 elif flow.carries == "samples" and flow in self.round.certificate:
@@ -184,6 +196,17 @@ class HubCompute:
                     layout.arrays.update(self._layout(flow))
                     layout.masks["absent"] = self.num_exchanged * self.batch_size
         return found
+
+    def meet(self, parameters: Sequence[int]) -> None:
+        """Take the number of parameters of every silo's block, of which the sizes of encrypted sums follow."""
+        if self.encrypted is None:
+            return
+        self.encrypted.meet(parameters)
+        for flow in self.round.training:
+            for silo in range(self.round.num_silos):
+                if flow.link == "hub_to_hub" and flow.carries == "encrypted" and flow.is_of(silo):
+                    layout = self.encrypted.layout(flow.name, silo)
+                    self.between_hubs[flow.name, silo] = PartLayout(layout, {})
 
     def _layout(self, flow: Flow) -> Layout:
         """What a flow carries of the round's samples."""
@@ -206,6 +229,9 @@ class HubCompute:
             }
         if flow == "block":
             return self._sent_after_steps
+        if flow == "share":
+            assert self.encrypted is not None
+            return self.encrypted.layout(flow, self.silo)
         if flow == "witness_scores":
             width = (2 if self.certificate_kind == "witness" else 1) * self.phi_width
             return {flow: ("float64", (self.rows_of(client, held_out=False), width))}
@@ -298,6 +324,8 @@ class HubCompute:
         Returns:
             ``slope`` ``[E, B, W]``; ``weights`` ``[E, B]``, if samples do not weigh the same; and ``absent``.
         """
+        if self.encrypted is not None:
+            return self._encrypted_slopes(self.encrypted, round_index, parts)
         absent = absent_in(parts)
         # All of those silos get the same.
         found = {"slope": self._passed(0 if self.silo else 1, round_index, parts)}
@@ -311,6 +339,28 @@ class HubCompute:
         if self._sends_weights:
             found["weights"] = np.where(missing, 0, found["weights"])
         return {**found, "absent": absent.astype(np.uint8)}
+
+    def _encrypted_slopes(self, encrypted: EncryptedRounds, round_index: int, parts: Sequence[Arrays]) -> Arrays:
+        """The same, encrypted; nothing if a score is not finite."""
+        slopes = self._passed(0 if self.silo else 1, round_index, parts)
+        exact = slopes
+        if not are_finite([slopes]):
+            assert self._labels is not None
+            scores: Any = self.links.own(round_index, parts[self.silo]) + self.links.others(round_index, parts)
+            drawn = self._labels.take(self._draws(round_index))
+            labels: Any = drawn.astype(self.objective.label_dtype(self.settings.dtype))
+            with precision(self.settings.dtype), np.errstate(all="ignore"):
+                exact = np.asarray(self.objective.score_slopes(scores, labels))
+            if not are_finite([exact]):
+                return {}
+        return encrypted.slopes(round_index, slopes, exact)
+
+    def descended(self, block: Tree, gradient: NDArray[Any]) -> Tree:
+        """The block after a plain step along the gradient of the data term: what its clients' average would be."""
+        step_size: Any = self._step_size
+        descent = Descent(self.objective.losses, self.objective.l2, self.variant.update, step_size)
+        moved, _ = algorithm.local_update((block, ()), like(block, [gradient]), descent)
+        return map_tree(lambda leaf: np.asarray(leaf, self.settings.dtype), moved)
 
     def _passed(self, silo: int, round_index: int, parts: Sequence[Arrays]) -> NDArray[Any]:
         """What clients of a silo get of the exchange (line 13), all together, from every hub's part."""

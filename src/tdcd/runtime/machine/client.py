@@ -17,6 +17,7 @@ from tdcd.blocks.start import start_block
 from tdcd.config import ModelSection
 from tdcd.config.resolve import objective_of
 from tdcd.core.codecs.codec import TO_CLIENTS
+from tdcd.core.codecs.encrypted import LARGEST_FEATURE, feature_beyond
 from tdcd.core.family.scaled import products
 from tdcd.core.objective import Tree
 from tdcd.core.presence import Remaining
@@ -25,6 +26,7 @@ from tdcd.core.trees import leaves_of, like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_data import ClientData
+from tdcd.runtime.compute.encryption import SlopeSums
 from tdcd.runtime.compute.line_proof import BLOCK
 from tdcd.runtime.compute.links import MEMORY, Layout
 from tdcd.runtime.compute.local_steps import ClientRows, RowsLeft
@@ -71,9 +73,21 @@ class Client:
     """One client of a silo, as a state machine."""
 
     def __init__(
-        self, job: Job, silo: int, name: str, data: ClientData, session: str = "", keys: Keys | None = None
+        self,
+        job: Job,
+        silo: int,
+        name: str,
+        data: ClientData,
+        session: str = "",
+        keys: Keys | None = None,
+        secret: bytes = b"",
     ) -> None:
-        """Take the party's full ``name``, as on its certificate, its rows, and an identifier of this process."""
+        """Take the party's full ``name``, as on its certificate, its rows, and an identifier of this process.
+
+        Args:
+            keys: for masks; of this process.
+            secret: what its encrypted sums are hidden with; the same after a restart.
+        """
         self.job, self.silo, self.name, self.data = job, silo, name, data
         self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest)
         self.hub = job.hubs[silo]
@@ -93,6 +107,9 @@ class Client:
         self._first_memory: Tree = None
         self._memory_layout: Layout = {}
         self._rows: ClientRows | None = None
+        self._encrypted: SlopeSums | None = None
+        """What it multiplies encrypted slopes with, if they are encrypted."""
+        self._secret = secret or Keys.of_secret(name, bytes.fromhex(job.digest)).secret
         self._prefetched_in: int | None = None
         """The round in which the rows of the next one were laid out."""
         self._answers: dict[str, Message] = {}
@@ -106,6 +123,7 @@ class Client:
             "residual": self._on_residual,
             "block": self._on_block,
             "received": self._on_received,
+            "sealed": self._on_sealed,
             Stop.tag(): self._on_stop,
         }
         """By flow of a part, or kind of another message."""
@@ -195,7 +213,7 @@ class Client:
             self.outcome = RunOutcome("refused", wrong)
             return []
         self._answers.clear()
-        self._compute, self._run, self._welcome = None, message.run, message
+        self._compute, self._run, self._welcome, self._encrypted = None, message.run, message, None
         self._rows, self.round, self._prefetched_in = None, -1, None
         if self.data.table is None:
             return self._ready(message, self.data.features)
@@ -301,6 +319,27 @@ class Client:
         weights = take_weights(message.arrays, self.job.settings.dtype, [count], gets_weights)
         received = links.decode_rows(message.round, TO_CLIENTS, self._rows.samples, sent)
         return self._step(message, received, self._presence(message.arrays, self._rows), weights)
+
+    def _on_sealed(self, message: Part) -> list[Message]:
+        """In place of local steps: the sum of its features times encrypted slopes."""
+        form = self.job.variant.encrypted
+        if form is None or self._has_labels:
+            raise RejectedMessage("nobody asked for encrypted slopes")
+        if self._rows is None or self.round != message.round:
+            return self.introduce()
+        assert self._compute is not None
+        key = form.key_layout
+        sealed = take_all(message.arrays, form.slopes_layout(self._phi_width), [*key])
+        if any(name in message.arrays for name in key):
+            taken = take_all({name: one for name, one in message.arrays.items() if name in key}, key)
+            self._encrypted = SlopeSums(form, self._secret, taken)
+        if self._encrypted is None:
+            return self.introduce()
+        largest = self._compute.largest_feature
+        if not largest <= LARGEST_FEATURE:
+            return self._answer(message, Diverged, reason=feature_beyond(self.name, largest))
+        arrays = self._compute.encrypted_sums(self._encrypted, self._run, message.round, self._rows, sealed)
+        return self._answer(message, Part, flow="share", arrays=named(arrays))
 
     def _presence(self, arrays: NamedArrays, rows: ClientRows) -> RowsLeft | None:
         """What is left of the minibatches, if some clients take no part."""

@@ -37,8 +37,8 @@ from tdcd.runtime.messages.messages import (
     Welcome,
     Who,
 )
-from tdcd.runtime.messages.structure import Array, Message
-from tdcd.runtime.messages.validation import are_finite, take, take_json
+from tdcd.runtime.messages.structure import Array, Message, named
+from tdcd.runtime.messages.validation import are_finite, take, take_all, take_json
 from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.summary import Summary
@@ -294,6 +294,9 @@ class Handshake:
 
     def peer_opening(self, message: Opening) -> list[Message]:
         """Another hub says how large its silo is."""
+        form = self.job.variant.encrypted
+        is_keeper = form is not None and message.sender == self._label_hub
+        take_all(message.key, form.key_layout if form is not None and is_keeper else {})
         self.openings[message.sender] = message
         return []
 
@@ -416,7 +419,9 @@ class Handshake:
         if beyond := block_beyond(self.job, self.silo, shape, outputs.count):
             raise IncompatibleParties(beyond)
         products = [self._products[client] for client in self.clients] if self.job.variant.curved is not None else []
-        self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products)
+        self.compute = HubCompute(
+            self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products, self.run
+        )
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)
         refuse_few_rows(self.job, self.name, rows)
@@ -429,6 +434,7 @@ class Handshake:
             memory=self.compute.memory_bytes,
             feature_shape=shape,
             clients=rows,
+            key={} if self.compute.encrypted is None else named(self.compute.encrypted.public()),
         )
         self.openings[self.name] = opening
         self.phase = "opening"

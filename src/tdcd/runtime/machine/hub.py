@@ -109,10 +109,10 @@ class Hub:
             keys: for masks; see :class:`.Handshake`.
             first_call: drawn for this process, so that no answer to another process of the hub fits.
             noise_key: 16 bytes that only this hub knows, drawn once for this run of the silo, and kept; for a variant
-                that adds noise to what hubs send.
+                that adds noise to what hubs send, or encrypts it.
         """
-        if job.variant.is_private and len(noise_key) != NOISE_BYTES:
-            raise ValueError(f"{job.hubs[silo]}: a variant with noise needs a secret of {NOISE_BYTES} bytes")
+        if job.variant.needs_secret and len(noise_key) != NOISE_BYTES:
+            raise ValueError(f"{job.hubs[silo]}: what it sends needs a secret of {NOISE_BYTES} bytes")
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
         self._own_clients = frozenset(self.clients)

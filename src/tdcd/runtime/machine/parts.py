@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import NoneType
 
+import numpy as np
+
+from tdcd.core.codecs.encrypted import MODULUS_BITS
 from tdcd.core.round import WITNESSES, FlowName
 from tdcd.records.metrics import metric_names
 from tdcd.runtime.compute.hub_compute import HubCompute
@@ -44,8 +47,17 @@ def check_part(part: Part, job: Job, compute: HubCompute) -> None:
 
 
 def _check_slope(part: Part, job: Job, compute: HubCompute) -> None:
+    _check_encrypted(part, job, compute)
     if "weights" in part.arrays and (part.arrays["weights"].values < 0).any():
         raise RejectedMessage("'weights' must be at least 0")
+
+
+def _check_encrypted(part: Part, job: Job, compute: HubCompute) -> None:
+    """Numbers that count modulo some prime; the library looks again when it takes them."""
+    for name in ("slopes", "whole", "sums"):
+        numbers = part.arrays[name].values if name in part.arrays else np.zeros(0)
+        if (numbers >= 1 << max(MODULUS_BITS)).any() or (part.flow != "sums" and (numbers < 0).any()):
+            raise RejectedMessage(f"'{name}' is not of a ciphertext")
 
 
 def _check_scores(part: Part, job: Job, compute: HubCompute) -> None:
@@ -107,6 +119,8 @@ def _check_model(part: Part, job: Job, compute: HubCompute) -> None:
 
 _CHECKS: dict[FlowName, Callable[[Part, Job, HubCompute], None]] = {
     "slope": _check_slope,
+    "masked": _check_encrypted,
+    "sums": _check_encrypted,
     "scores": _check_scores,
     "figures": _check_figures,
     "model": _check_model,

@@ -236,4 +236,4 @@ class Questions:
         # Before its steps it needs the round's block again.
         arrays = blocks[self._place[client]]
         block = Part(self._hub, client, message.round, self._run, flow="block", arrays=arrays)
-        return [block, message] if message.flow == "received" else [message]
+        return [block, message] if message.flow in ("received", "sealed") else [message]

@@ -5,6 +5,7 @@ evaluating  the clients' scores of all samples, sent to the other hubs
 exchanging  phi from the clients, sent to the other hubs; then theirs of this round's minibatches, or the slopes
 certifying  a line's certificate, between two other phases: see :mod:`tdcd.runtime.machine.certification`
 stepping    the clients' blocks after their local steps; their average begins the next round
+decrypting  where slopes are encrypted: the other hubs' masked sums, or what was decrypted of this one's
 closing     all other hubs' scores, at the end or after a client's block stopped being finite
 sharing     the other silos' blocks, if all agreed to share the model
 ==========  ==========================================================================================
@@ -17,8 +18,10 @@ may continue without a client, see :mod:`tdcd.runtime.machine.questions`.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.core.family.scaled import Window
 from tdcd.core.objective import Tree
@@ -92,6 +95,15 @@ class HubBlock:
         each = zip(self.carried, blocks, strict=True) if self.carried else ()
         self._moved = (*moved, [before if sent is None else self._compute.memory_of(sent) for before, sent in each])
 
+    def descend(self, round_index: int, gradient: NDArray[Any]) -> None:
+        """Take a step along a gradient that the hub itself has: it begins as its clients' steps would."""
+        average = self._compute.descended(self.block, gradient)
+        moved = self._compute.next_block(self.block, average, self._memory)
+        if not are_finite(named_leaves(moved[0]).values()):
+            self.fail("the block of the hub", round_index)
+            return
+        self._moved = (*moved, [])
+
     @property
     def penalty(self) -> float:
         """The regulariser of the block; infinite where a steered step was not finite, so that it is taken back."""
@@ -156,6 +168,7 @@ class Rounds:
             "exchanging": self._exchanged,
             "certifying": self._certified,
             "stepping": self._stepped,
+            "decrypting": self._decrypted,
             "closing": self._closed,
             "sharing": self._shared,
         }
@@ -165,11 +178,15 @@ class Rounds:
         """The phase that continues after a certificate."""
         self._records: Records | None = None
         self._rows: tuple[str, ...] = ()
+        self._key: NamedArrays = {}
+        """Of the hub with the labels, where slopes are encrypted: what clients are sent once."""
+        self._has_key: set[str] = set()
         self._hubs: Mapping[str, str] = {}
         self.exchange = HubExchange(self.name, job.topology, run, self.timing)
         between_hubs = [flow for flow in job.topology.round.training if flow.link == "hub_to_hub"]
         self._flows: list[FlowName] = [flow.name for flow in between_hubs if flow.within is None]
-        """What hubs exchange before clients step: phi, and slopes if one silo has the labels."""
+        """What hubs exchange in a round: phi, slopes if one silo has the labels, and sums if those are encrypted."""
+        self._before_steps: list[FlowName] = [flow for flow in self._flows if flow in ("phi", "slope")]
         # A hub that comes back asks at once for what it may have missed.
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
@@ -189,6 +206,8 @@ class Rounds:
             hubs: by which nonce and key each hub is in this run.
         """
         self._rows, self._hubs = rows, hubs
+        self.compute.meet([opening.parameters for opening in openings])
+        self._key = next((opening.key for opening in openings if opening.key), {})
         names = ("parameters", "block_up", "memory")
         sizes = ([getattr(opening, name) for opening in openings] for name in names)
         self._records = Records(self.job, self.compute, *sizes)
@@ -246,12 +265,22 @@ class Rounds:
 
     def back(self, client: str) -> list[Message]:
         """What a client that was away must be asked again."""
-        return self.questions.back(client, self._own.sent())
+        self._has_key.discard(client)
+        return [self._with_key(message) for message in self.questions.back(client, self._own.sent())]
+
+    def _with_key(self, message: Message) -> Message:
+        """A question about encrypted slopes, with the key if the client does not have it."""
+        if not isinstance(message, Part) or message.flow != "sealed" or message.receiver in self._has_key:
+            return message
+        self._has_key.add(message.receiver)
+        return message.replace(arrays={**message.arrays, **self._key})
 
     def _awaited(self) -> list[Key]:
         """The parts of every peer that have to be there before the hub leaves this phase of this round."""
         if self.phase == "exchanging":
-            return [*((flow, self.round) for flow in self._flows), *self.evaluations.figures_in(self.round)]
+            return [*((flow, self.round) for flow in self._before_steps), *self.evaluations.figures_in(self.round)]
+        if self.phase == "decrypting":
+            return [("masked", self.round), ("sums", self.round)]
         if self.phase == "certifying" and self._certification is not None:
             return self._certification.awaited
         if self.phase == "closing":
@@ -384,13 +413,20 @@ class Rounds:
             return [*out, *self._late_wants()]
         phis = [arrays_of(part.arrays) for part in self.exchange.parts("phi", self.round)]
         if self.name == self.job.topology.label_hub:
-            out += self.exchange.publish(self._part("slope", self.round, self.compute.slope_part(self.round, phis)))
+            slopes = self.compute.slope_part(self.round, phis)
+            if not slopes:
+                raise NotFinite(f"the sum of all silos' phi at {self.name}")
+            out += self.exchange.publish(self._part("slope", self.round, slopes))
         # Compare what hubs say that they received.
         self.exchange.settle(self.round, self._awaited())
         if not self.timing.steps_in(self.silo, self.round) or self.round + self.timing.period(self.silo) > self._last:
             return out + self._next_round()
         if not self._has_labels:
             phis = [arrays_of(part.arrays) for part in self.exchange.parts("slope", self.round)]
+        if self.compute.encrypted is not None and not self._has_labels:
+            self.phase = "stepping"
+            asked = self.questions.ask("sealed", self.round, [named(phis[0])] * len(self.clients))
+            return [*out, *(self._with_key(one) if isinstance(one, Part) else one for one in asked)]
         received = self.compute.project(self.round, phis, self.questions.without(self.round, "block"))
         if not received:
             self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)
@@ -399,7 +435,34 @@ class Rounds:
         return out + self.questions.ask("received", self.round, [named(one) for one in received])
 
     def _stepped(self) -> list[Instruction]:
-        self._own.step(self.round, self.questions.answers())
+        encrypted, out = self.compute.encrypted, list[Instruction]()
+        if encrypted is not None and not self._has_labels:
+            shares = [share for share in self._arrays("share") if share is not None]
+            out += self.exchange.publish(self._part("masked", self.round, encrypted.masked(self.round, shares)))
+        else:
+            self._own.step(self.round, self.questions.answers())
+        if encrypted is None:
+            return self._next_round()
+        self.phase = "decrypting"
+        return out
+
+    def _decrypted(self) -> list[Instruction]:
+        """At the hub with the labels, all other hubs' sums are there; at another one, what was decrypted."""
+        encrypted = self.compute.encrypted
+        assert encrypted is not None
+        if self.exchange.lacking(self._awaited()):
+            return self._late_wants()
+        masked = [
+            (self.job.hubs.index(part.sender), arrays_of(part.arrays))
+            for part in self.exchange.parts("masked", self.round)
+        ]
+        if self._has_labels:
+            sums = self._part("sums", self.round, encrypted.decrypted(masked))
+            return [*self.exchange.publish(sums), *self._next_round()]
+        own = next(arrays for silo, arrays in masked if silo == self.silo)
+        numbers = self.exchange.parts("sums", self.round)[0].arrays["sums"].values
+        gradient = encrypted.gradient(self.round, own, numbers, self.job.settings.dtype)
+        self._own.descend(self.round, gradient)
         return self._next_round()
 
     def _next_round(self) -> list[Instruction]:
@@ -501,7 +564,7 @@ class Rounds:
         """Whether everything before the local steps of a round is done here."""
         if self.evaluations.is_waiting(round_index):
             return False
-        done = self.phase in ("stepping", "closing")
+        done = self.phase in ("stepping", "decrypting", "closing")
         if not self._has_labels and self.phase == "exchanging":
             # Slopes that are not finite are no use here: what others may need of this round is its phi.
             done = ("phi", self.round) in self.exchange.outbox

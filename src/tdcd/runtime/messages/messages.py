@@ -183,6 +183,8 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     feature_shape: FeatureShape
     clients: list[BoundedCount]
     """The training rows of each client."""
+    key: NamedArrays = msgspec.field(default_factory=dict)
+    """Of the hub with the labels, where slopes are encrypted: what clients hide their answers with."""
 
 
 # What a round's flows carry, between a hub and its clients and between hubs.
@@ -254,7 +256,12 @@ class Part(Message, frozen=True, kw_only=True, tag="part"):
     block    hub to client  the hub's block; ``memory.`` and a name: the client's memory, if its update has one
     phi      client to hub  the round, a dot and a name: phi of the client's rows of that round's minibatches
     phi      hub to hub     phi of the round's minibatches, which may be some rounds ahead
-    slope    hub to hub     the slope of every row's loss, or what else the steps need; ``weights`` of the rows
+    slope    hub to hub     the slope of every row's loss, or what else the steps need; ``weights`` of the rows;
+                            or the encrypted slopes of the minibatch
+    sealed   hub to client  encrypted slopes; to a client that does not have it, what the opening has of the key
+    share    client to hub  encrypted sums of the client's features times slopes
+    masked   hub to hub     the silo's encrypted sums, with masks
+    sums     hub to hub     all other silos' masked sums, decrypted
     received hub to client  the others' phi of the client's rows, or the slopes there; ``weights`` of the rows
     block    client to hub  the client's block after its steps, and its memory
     evaluated hub to client the hub's block, whose scores are wanted

@@ -16,10 +16,11 @@ from tdcd.config.errors import problems_in
 from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
 from tdcd.federation import client_of
-from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret
+from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret, derive
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
+from tdcd.runtime.compute import encryption
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.client import Client
@@ -102,6 +103,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     index = job.silo_index(silo)
     # A block that cannot be loaded is reported before other parties wait for this one.
     job.block(index)
+    _require_encryption(job)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
@@ -125,7 +127,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         absences=folder.absences,
         keys=keys_of(job, job.hubs[index], own, mask_key(folder.path)) if is_masked else None,
         first_call=secrets.randbelow(MOST_CALLS // 2),
-        noise_key=noise_key(folder.path) if job.variant.is_private else b"",
+        noise_key=noise_key(folder.path) if job.variant.needs_secret else b"",
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
@@ -150,6 +152,7 @@ def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop:
     if job.needs_jax(index) and find_spec("jax") is None:
         raise ConfigError([f"a client of silo '{silo}' needs JAX for what {NEEDS_JAX}: pip install jax optax"])
     job.block(index)
+    _require_encryption(job)
     name = client_of(silo, client)
     if own.out is None:
         return _run_client(job, index, name, own, should_stop, None)
@@ -166,11 +169,19 @@ def _run_client(
         event("labels", taken_for=taken_for(job.config, data.table))
     # New ones in every process: a client keeps nothing, and whoever gets its key later can take no masks off.
     keys = keys_of(job, name, own, secrets.token_bytes(KEY_BYTES)) if job.config.exchange.protect_blocks else None
-    machine = Client(job, index, name, data, secrets.token_hex(8), keys)
+    # What it encrypts has to be the same when it comes back.
+    secret = _lasting_secret(job, name, own) if job.variant.encrypted is not None else b""
+    machine = Client(job, index, name, data, secrets.token_hex(8), keys, secret)
     with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
         return driver.run(should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop))
+
+
+def _require_encryption(job: Job) -> None:
+    """Refuse to start without what encrypts, if slopes are encrypted."""
+    if job.variant.encrypted is not None:
+        encryption.require()
 
 
 def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
@@ -214,6 +225,11 @@ def keys_of(job: Job, party: str, own: PartySection, secret: bytes) -> Keys:
     """What a party's masks follow from: a ``secret`` of its own, signed with its certificate's key if it has one."""
     signer = SharedSecret(secret_of(job, own)) if own.insecure else Certified(Path(own.certs), party)
     return Keys(party, secret, signer)
+
+
+def _lasting_secret(job: Job, party: str, own: PartySection) -> bytes:
+    """What only a party knows and still knows after a restart; without certificates all of them could."""
+    return derive(secret_of(job, own), party) if own.insecure else Certified(Path(own.certs), party).secret
 
 
 def open_transport(job: Job, party: str, peers: list[str], own: PartySection, work: Activity) -> Transport:

@@ -162,8 +162,15 @@ class ClientsProgram:
             for silo, now in enumerate(moved)
         ]
         blocks, updates, pending = (list(part) for part in zip(*ended, strict=True))
-        largest = track_largest(state.largest, exchanged.phis, magnitudes)
+        bounded = exchanged.phis if self.variant.encrypted is None else self._slopes(shared, own, exchanged)
+        largest = track_largest(state.largest, bounded, magnitudes)
         return State(blocks, updates, past, pending, largest, carried)
+
+    def _slopes(self, shared: ClientsData, own: ClientsCall, exchanged: Exchanged) -> list[Array]:
+        """The slopes of the loss, at the silo that sends them."""
+        hub = self.variant.knowledge.scored_at(0)
+        slopes = self.objective.score_slopes(exchanged.own(hub) + exchanged.others(hub), shared.labels[own.ids])
+        return [slopes if silo == hub else jnp.zeros(0, slopes.dtype) for silo in range(len(self.blocks))]
 
     def _parted(self, stepped: dict[int, Any], state: State, own: ClientsCall) -> tuple[dict[int, Tree], list[Tree]]:
         """The clients' blocks, and their memories; those of clients that do not answer stay."""
@@ -382,7 +389,8 @@ class ClientsProgram:
     def _step(self, silo: int, descent: Descent) -> Callable[[Moving, Any], Moving]:
         """A local step on as few rows as hold all of the client's."""
         model, prefixes = self.blocks[silo], self.prefixes[silo]
-        step = partial(algorithm.local_step, apply=model.phi, descent=descent)
+        apply = self.variant.knowledge.applied(silo, model.phi)
+        step = partial(algorithm.local_step, apply=apply, descent=descent)
         if not self._counts_rows(silo):
             return step
         if not prefixes:
