@@ -274,7 +274,7 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
         return Mlp() if model.hidden == "auto" else Mlp(tuple(model.hidden))
     if name == "ensemble":
         hidden = Ensemble().hidden if model.hidden == "auto" else tuple(model.hidden)
-        return Ensemble(hidden, model.members)
+        return Ensemble(hidden, model.members, model.dropout)
     if name == "cnn":
         return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
     if name != "torch":
@@ -359,7 +359,7 @@ def _named(block: Block) -> tuple[str, dict[str, Any]]:
     if type(block) is Mlp:
         return "mlp", {"hidden": [*block.hidden]}
     if type(block) is Ensemble:
-        return "ensemble", {"hidden": [*block.hidden], "members": block.members}
+        return "ensemble", {"hidden": [*block.hidden], "members": block.members, "dropout": block.dropout}
     if type(block) is Cnn:
         return "cnn", {"channels": [*block.channels], "kernel": [*block.kernel], "embedding": block.embedding}
     make = getattr(block, "make", None)
