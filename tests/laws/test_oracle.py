@@ -49,7 +49,7 @@ def test_gradients_are_central_differences(model, block, loss, outputs, label, s
     [
         *over_engines(("squared", ()), ("logistic", ()), ("softmax", ()), ("poisson", ()), ("huber", ())),
         ("clients", "softmax", (Mlp((3,)), Linear())),
-        ("clients", "softmax", (Ensemble((3,), 2), Linear())),
+        ("clients", "softmax", (Ensemble((3,), 1, 0.0), Linear())),
     ],
 )
 def test_one_step_on_all_samples_goes_down_the_objective(engine, loss, blocks):

@@ -25,10 +25,10 @@ class Ensemble:
     as in BatchEnsemble (Wen et al., 2020) and TabM (Gorishniy et al., 2025). Each member has its own slice of the
     classifier.
 
-    A member is trained by the loss that its silo's phi would have if it were that member's alone, next to the other silos'
-    means: so every member predicts by itself, and phi is still as narrow as the scores. In a local step each unit of
-    each member is left out with probability ``dropout``, for all rows of the client alike, and the others count for as
-    much more.
+    A member is trained by the loss that there would be if its silo's phi were that member's alone, next to the other
+    silos' means: so every member predicts by itself, and phi is still as narrow as the scores. In a local step each
+    unit of each member is left out with probability ``dropout``, for all rows of the client alike, and the others count
+    for as much more.
 
     The first layer's inputs are not scaled: its product, the largest by far for wide columns, is then the same for all
     members. Members differ from the start by random signs of its outputs. Weights start as those of :class:`Mlp`.

@@ -418,7 +418,7 @@ class Config(Section):
         if not isinstance(keys, Mapping) or not stops_early(keys):
             return keys
         evaluate = {"patience": PATIENCE, "keep": "best", **keys.get("evaluate", {})}
-        return {**keys, "train": {"rounds": LONG, **keys["train"]}, "evaluate": evaluate}
+        return {**keys, "train": {"rounds": LONG, **keys.get("train", {})}, "evaluate": evaluate}
 
     silos: list[SiloSection] = []
     """Silos by name, in place of ``federation.silos`` and ``federation.clients``."""

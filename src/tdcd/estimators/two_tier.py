@@ -99,8 +99,8 @@ model : {"auto"} or None, default=None
     "auto" chooses ``block``, ``encoding`` and ``head``: a linear model, bins, an ensemble on piecewise columns and the
     same with a head are trained and compared on the held-out samples. ``choice_`` says which it is and by what margin.
 time_limit : float, default=300.0
-    Seconds for the comparison of ``model="auto"``. What the limit cuts counts as it is then. The chosen model is
-    trained to its end.
+    Seconds for the comparison of ``model="auto"``. What the limit cuts is chosen if it is clearly ahead by then, and is
+    not compared otherwise. The chosen model is trained to its end.
 block : {"linear", "mlp", "ensemble"} or list, default="linear"
     The model of each silo: one for all, or one each. An ensemble of networks that share their weights is the strongest;
     its columns are piecewise by default.

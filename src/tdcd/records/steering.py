@@ -12,10 +12,10 @@ it is the last of all.
   in a row, the last of them not finite, the run has diverged.
 - It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged.
 
-A run that stops early and keeps its best model is judged by the held-out loss instead, of which single lines say little.
-So a line above the lowest one is waited for: after :attr:`Steering.tries` of them in a row the blocks go back to those
-of the lowest, and the steps become half as long. They never grow. Networks are trained by that: long steps first, for as
-long as they help on samples that the model has not seen, then shorter ones from the best model so far.
+A run that stops early and keeps its best model is judged by the held-out loss instead, where a single line says
+little. So only after :attr:`Steering.tries` lines in a row above the lowest one the blocks go back to those of the
+lowest, and the steps become half as long. They never grow. Networks are trained by that: long steps first, for as long
+as they help on samples that the model has not seen, then shorter ones from the best model so far.
 
 A decision needs the scores of all silos. It takes effect ``delay`` rounds after its line: the next round, or as many
 more as rounds overlap. Blocks that went back then wait for as many rounds as rounds overlap, in which phi of the blocks
