@@ -56,8 +56,8 @@ def test_judged_by_held_out_samples_steps_are_halved_only_after_several_lines_ab
         lines = [line(5 * n, 1.0 - n / 1000, test_loss=loss) for n, loss in enumerate(losses)]
         control, judged = StepControl(), []
         for record in lines:
-            control, record = steering.judge(control, record)
-            judged.append((control.factor, control.round, record.taken_back))
+            control, line_after = steering.judge(control, record)
+            judged.append((control.factor, control.round, line_after.taken_back))
         return judged
 
     assert held_out([2.0, 1.0, 1.1, 1.2, 0.9])[2:] == [(1, 5, False), (1, 5, False), (1, 20, False)]

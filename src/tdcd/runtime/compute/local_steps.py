@@ -205,6 +205,6 @@ def _loop(
 
 def _one_by_one(minibatches: Minibatch) -> Iterator[tuple[Any, ...]]:
     """Each of them, as the parts of a :class:`Minibatch`."""
-    features, (labels, received, start), weights = minibatches
+    features, (labels, received, start), weights, _ = minibatches
     known = map(Known, labels, received, repeat(None) if start is None else start)
     return zip(features, known, weights, strict=True)
