@@ -275,7 +275,7 @@ class Piecewise:
 
         A value that many rows share takes one bin of those that :class:`Binned` would have, and the others are for the
         rest of the rows. The outer two end at the sketch's first and last number. Values beyond these count as the
-        numbers do, so that nobody learns the smallest or the largest value.
+        numbers do, so that no party learns the smallest or the largest value.
         """
         _refuse_empty(name, column)
         cuts, numbers = column.sketch.cuts_beside_shared(bins), [*column.sketch.counts]
