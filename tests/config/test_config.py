@@ -170,12 +170,20 @@ def test_ensembles_with_automatic_steps_stop_early_where_samples_are_held_out():
         evaluate = check_config({"model": {"block": "ensemble"}, **keys}).evaluate
         return evaluate.patience, evaluate.keep
 
-    assert chosen() == (10, "best")
-    assert chosen(model={"block": ["linear", "ensemble"]}) == (10, "best")
+    assert chosen() == (24, "best")
+    assert chosen(model={"block": ["linear", "ensemble"]}) == (24, "best")
     assert chosen(evaluate={"patience": 3, "keep": "last"}) == (3, "last")
     assert chosen(evaluate={"holdout": 0.0}) == (None, "last")
     assert chosen(train={"step_size": 0.1}) == (None, "last")
     assert chosen(model={"block": "mlp"}) == (None, "last")
+
+
+def test_ensembles_that_stop_early_may_take_more_rounds():
+    ensemble = {"block": "ensemble"}
+    assert check_config({"model": ensemble}).train.rounds == 1500
+    assert check_config({"model": ensemble, "train": {"rounds": 7}}).train.rounds == 7
+    assert check_config({"model": ensemble, "evaluate": {"holdout": 0.0}}).train.rounds == 200
+    assert check_config({"model": {"block": "mlp"}}).train.rounds == 200
 
 
 @pytest.mark.slow

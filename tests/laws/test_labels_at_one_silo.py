@@ -19,7 +19,7 @@ from tdcd.core.round import Widths, round_of
 from tdcd.core.variant import Variant
 
 LOSSES = ("squared", "logistic", "softmax", "poisson", "huber")
-BLOCKS = (Linear(), Mlp((4,)), Ensemble((3,), 2))
+BLOCKS = (Linear(), Mlp((4,)), Ensemble((3,), 2, 0.0))
 SHAPE = Shape(clients=(3, 4, 2), columns=(2, 3, 2), num_samples=60, batch_size=12, blocks=BLOCKS)
 ROUNDS = 4
 AT = 1

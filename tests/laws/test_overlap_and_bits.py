@@ -15,7 +15,12 @@ from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
 
 SHAPE = Shape(
-    clients=(3, 2), columns=(2, 3), num_samples=24, batch_size=6, local_steps=2, blocks=(Linear(), Ensemble((3,), 2))
+    clients=(3, 2),
+    columns=(2, 3),
+    num_samples=24,
+    batch_size=6,
+    local_steps=2,
+    blocks=(Linear(), Ensemble((3,), 2, 0.0)),
 )
 ROUNDS, SEED, TOLERANCE = 6, 5, 1e-10
 STREAMS = {"across": BETWEEN_HUBS, "down": TO_CLIENTS, "up": TO_HUB}

@@ -60,7 +60,7 @@ def test_linear_silos_agree_with_the_oracle(engine, loss, gradient, minibatches)
 
 
 MLP = Shape(clients=(2, 3), columns=(3, 2), blocks=(Mlp((4, 3)), Mlp((3,))))
-ENSEMBLE = Shape(clients=(2, 3), columns=(3, 2), blocks=(Ensemble((4, 3), 2), Ensemble((3,), 3)))
+ENSEMBLE = Shape(clients=(2, 3), columns=(3, 2), blocks=(Ensemble((4, 3), 2, 0.0), Ensemble((3,), 3, 0.0)))
 SMALL = Shape(clients=(2,), columns=(3,), local_steps=2, blocks=(Mlp((4,)),))
 MIXED = Shape(clients=(3, 1, 2), columns=(2, 3, 2), local_steps=2, blocks=(Linear(), Mlp((4,)), Linear()))
 

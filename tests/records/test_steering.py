@@ -48,6 +48,33 @@ def test_a_line_that_is_not_finite_counts_at_once_but_not_one_of_a_path_that_was
     assert steering.after(control, line(5, math.nan)).factor == 1 / 8
 
 
+def test_judged_by_held_out_samples_steps_are_halved_only_after_several_lines_above_the_lowest():
+    steering = Steering(1e-4, tries=3)
+
+    def held_out(losses):
+        # The training loss falls all the time.
+        lines = [line(5 * n, 1.0 - n / 1000, test_loss=loss) for n, loss in enumerate(losses)]
+        control, judged = StepControl(), []
+        for record in lines:
+            control, line_after = steering.judge(control, record)
+            judged.append((control.factor, control.round, line_after.taken_back))
+        return judged
+
+    assert held_out([2.0, 1.0, 1.1, 1.2, 0.9])[2:] == [(1, 5, False), (1, 5, False), (1, 20, False)]
+    assert held_out([2.0, 1.0, 1.1, 1.2, 1.05, 1.1])[3:] == [(1, 5, False), (0.5, 5, True), (0.5, 5, False)]
+    assert held_out([2.0, 1.0, 2.1])[2] == (0.5, 5, True)
+    assert [factor for factor, *_ in held_out([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])] == [1] * 6
+
+
+def test_a_run_that_stops_early_and_keeps_its_best_model_is_judged_by_held_out_samples():
+    def tries(**evaluate):
+        return Stopping.of({"train": {"step_size": "auto"}, "evaluate": evaluate}).steering.tries
+
+    assert tries(patience=24, keep="best") == 8
+    assert tries(patience=1, keep="best") == 1
+    assert tries(patience=24, keep="last") == tries(keep="best") == 0
+
+
 def test_a_run_has_diverged_when_no_shorter_step_is_finite():
     steering, lines = Steering(1e-4), [2.0, *[math.nan] * MOST_LOST]
     assert not steering.has_failed(after(lines[:-1]))

@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 Block = list[Array]
 Batch = list[int]
 Phi = dict[tuple[int, int], Array]
+Slope = Callable[[Array], Array]
 
 
 class Model(Protocol):
@@ -37,8 +38,8 @@ class Model(Protocol):
         """``[D]`` features of one sample to the ``[C]`` they add to its scores."""
         ...
 
-    def gradient(self, block: Block, x: Array, slope: Array) -> Block:
-        """The gradient of a sample's loss, given ``slope`` ``[C]``, the loss's derivative with respect to phi."""
+    def gradient(self, block: Block, x: Array, slope: Slope) -> Block:
+        """The gradient of a sample's loss, given ``slope``, the loss's derivative with respect to phi, at any phi."""
         ...
 
 
@@ -49,8 +50,8 @@ class Linear:
         (theta,) = block
         return x @ theta
 
-    def gradient(self, block: Block, x: Array, slope: Array) -> Block:
-        return [np.outer(x, slope)]
+    def gradient(self, block: Block, x: Array, slope: Slope) -> Block:
+        return [np.outer(x, slope(self.phi(block, x)))]
 
 
 class Mlp:
@@ -59,11 +60,12 @@ class Mlp:
     def phi(self, block: Block, x: Array) -> Array:
         return self._activations(block, x)[-1] @ block[-1]
 
-    def gradient(self, block: Block, x: Array, slope: Array) -> Block:
+    def gradient(self, block: Block, x: Array, slope: Slope) -> Block:
         h = self._activations(block, x)
         weights, classifier = block[1:-1:2], block[-1]
-        gradient = [np.outer(h[-1], slope)]
-        upstream = classifier @ slope
+        own = slope(h[-1] @ classifier)
+        gradient = [np.outer(h[-1], own)]
+        upstream = classifier @ own
         for layer in reversed(range(len(weights))):
             upstream = upstream * (h[layer + 1] > 0)
             gradient = [upstream, np.outer(h[layer], upstream), *gradient]
@@ -81,20 +83,22 @@ class Mlp:
 class Ensemble:
     """phi = the mean over members m of h_L^m S^m, with h_i = max(0, s_i (r_i h_{i-1} W_i) + b_i), h_0 = x and r_1 = 1.
 
-    The block is [b_1, s_1, W_1, b_2, r_2, s_2, W_2, ..., S], and of b, r and s the first axis is the members.
+    The block is [b_1, s_1, W_1, b_2, r_2, s_2, W_2, ..., S], and of b, r and s the first axis is the members. What is
+    trained is the mean of the losses that there would be with each member's phi in place of their mean.
     """
 
     def phi(self, block: Block, x: Array) -> Array:
         members = range(len(block[0]))
         return sum(self._steps(block, x, m)[-1][0] @ self._slice(block, m) for m in members) / len(members)
 
-    def gradient(self, block: Block, x: Array, slope: Array) -> Block:
+    def gradient(self, block: Block, x: Array, slope: Slope) -> Block:
         members, gradient = len(block[0]), [np.zeros_like(array) for array in block]
         layers, slopes = self._layers(block), self._layers(gradient)
         for m in range(members):
             steps = self._steps(block, x, m)
-            self._slice(gradient, m)[:] = np.outer(steps[-1][0], slope) / members
-            upstream = self._slice(block, m) @ slope / members
+            own = slope(steps[-1][0] @ self._slice(block, m)) / members
+            self._slice(gradient, m)[:] = np.outer(steps[-1][0], own)
+            upstream = self._slice(block, m) @ own
             for layer in reversed(range(len(layers))):
                 _, inputs, outputs, weight = layers[layer]
                 d_bias, d_inputs, d_outputs, d_weight = slopes[layer]
@@ -137,19 +141,24 @@ class Squared:
     rank: int
 
     def phi(self, block: Block, x: Array) -> Array:
-        given = self.model.phi(block, x)
+        return self._extended(self.model.phi(block, x).copy())
+
+    def _extended(self, given: Array) -> Array:
         outputs = len(given) // (1 + self.rank)
         given[outputs:] /= np.sqrt(self.rank)
         squares = [sum(number**2 for number in given[outputs + c :: outputs]) for c in range(outputs)]
         return np.concatenate([given, squares])
 
-    def gradient(self, block: Block, x: Array, slope: Array) -> Block:
-        phi = self.phi(block, x)
-        outputs = len(phi) // (2 + self.rank)
-        through = slope[:-outputs].copy()
-        for c in range(outputs):
-            through[outputs + c :: outputs] += 2 * phi[outputs + c : -outputs : outputs] * slope[c - outputs]
-        through[outputs:] /= np.sqrt(self.rank)
+    def gradient(self, block: Block, x: Array, slope: Slope) -> Block:
+        def through(given: Array) -> Array:
+            phi = self._extended(given.copy())
+            outputs, own = len(phi) // (2 + self.rank), slope(phi)
+            through = own[:-outputs].copy()
+            for c in range(outputs):
+                through[outputs + c :: outputs] += 2 * phi[outputs + c : -outputs : outputs] * own[c - outputs]
+            through[outputs:] /= np.sqrt(self.rank)
+            return through
+
         return self.model.gradient(block, x, through)
 
 
@@ -413,19 +422,18 @@ class Parties:
         for p in mine:
             x = self.vary.seen(self.round, j, self.place[e, p], silo.features[p])
             if x is not None:
-                row = silo.model.gradient(block, x, self._slope(j, k, block, x, (e, p)))
+                row = silo.model.gradient(block, x, self._slope(j, k, x, (e, p)))
                 weight = scale * self.weights[p]
                 gradient = [total + weight * part for total, part in zip(gradient, row, strict=True)]
         return gradient
 
-    def _slope(self, j: int, k: int, block: Block, x: Array, key: tuple[int, int]) -> Array:
+    def _slope(self, j: int, k: int, x: Array, key: tuple[int, int]) -> Slope:
         """The slope of a sample's loss, by what the client knows of it: label and others' phi, or the slope before."""
-        model = self.silos[j].model
-        own, before = model.phi(block, x), model.phi(self.hub_blocks[j], x)
-        received = self.received[j][k].get(key, np.zeros_like(own))
+        before = self.silos[j].model.phi(self.hub_blocks[j], x)
+        received = self.received[j][k].get(key, np.zeros_like(before))
         if j in self.slopes:
-            return slope_after(self.loss, received, own - before)
-        return self.vary.slope(j, self.loss, own, before, received, self.labels[key[1]])
+            return lambda own: slope_after(self.loss, received, own - before)
+        return lambda own: self.vary.slope(j, self.loss, own, before, received, self.labels[key[1]])
 
 
 SENDING: dict[tuple[str, str], Callable[[Parties, Flow], None]] = {

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd import blocks
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, Members, phi_of_members
 from tdcd.blocks.linear import Linear
+from tdcd.core.algorithm import Apply
 from tdcd.core.choices import StandInKind
 from tdcd.core.lazy import Array, jax
 from tdcd.core.objective import Tree
@@ -128,11 +129,24 @@ class WithStandIns:
 
     def phi(self, block: Tree, features: Array) -> Array:
         """The block's own phi and its stand-ins', where they are marked."""
+        return self._total(block, features, self.main.phi, smaller(self.main).phi)
+
+    @property
+    def phi_of_members(self) -> Members | None:
+        """The same of each member of the block, with that of the stand-in, which has as many."""
+        main, stand_in = phi_of_members(self.main), phi_of_members(smaller(self.main))
+        if main is None or stand_in is None:
+            return None
+        return lambda block, features, key: self._total(
+            block, features, lambda own, rows: main(own, rows, key), lambda own, rows: stand_in(own, rows, key)
+        )
+
+    def _total(self, block: Tree, features: Array, main: Apply, stand_in: Apply) -> Array:
         width = features.shape[1] - self._num_marks
         rows = features[:, :width]
-        total = self.main.phi(block["main"], rows)
-        for place, stand_in in enumerate(block["stand_ins"]):
-            added = stand_in if self.absent.kind == "constant" else smaller(self.main).phi(stand_in, rows)
+        total = main(block["main"], rows)
+        for place, own in enumerate(block["stand_ins"]):
+            added = own if self.absent.kind == "constant" else stand_in(own, rows)
             total = total + features[:, width + place, None] * added
         return features[:, -1:] * total if self.absent.lacks_rows else total
 

@@ -47,6 +47,22 @@ def phi_of_first(model: Block, count: Array | int) -> Callable[[Tree, Array], Ar
     return partial(model.phi_of_first, count=count) if isinstance(model, SkipsPadding) else model.phi
 
 
+Members = Callable[[Tree, Array, Array], Array]
+"""Phi of every member of a block as a local step trains it: (block, features, random key ``[2]``) to ``[k, rows, C]``.
+Without what the key draws, their mean is the block's phi."""
+
+
+def phi_of_members(model: Block) -> Members | None:
+    """A block's phi by member, if its members are trained by losses of their own; else None."""
+    found: Members | None = getattr(model, "phi_of_members", None)
+    return found
+
+
+def step_phi(model: Block) -> Callable[..., Array]:
+    """What a local step differentiates: phi of the members, or the block's phi."""
+    return phi_of_members(model) or model.phi
+
+
 @dataclass(frozen=True)
 class Extended:
     """A block behind a head whose phi has more numbers than the block gives: functions of these."""
@@ -65,6 +81,14 @@ class Extended:
     def phi_of_first(self, block: Tree, features: Array, count: Array | int) -> Array:
         """See :class:`SkipsPadding`; a block that cannot computes all rows."""
         return self.combine.phi(phi_of_first(self.block, count)(block, features))
+
+    @property
+    def phi_of_members(self) -> Members | None:
+        """What the head makes of each member's numbers."""
+        members = phi_of_members(self.block)
+        if members is None:
+            return None
+        return lambda block, features, key: self.combine.phi(members(block, features, key))
 
     def behind(self, combine: Combine) -> Block:
         """It is behind a head already."""

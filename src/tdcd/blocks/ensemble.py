@@ -24,7 +24,12 @@ class Ensemble:
               h_i^m = \max(0, s_i^m \circ ((r_i^m \circ h_{i-1}^m) W_i) + b_i^m)
 
     as in BatchEnsemble (Wen et al., 2020) and TabM (Gorishniy et al., 2025). Each member has its own slice of the
-    classifier. The loss is that of the members' mean, so phi is as narrow as the scores.
+    classifier.
+
+    A member is trained by the loss that there would be if its silo's phi were that member's alone, next to the other
+    silos' means: so every member predicts by itself, and phi is still as narrow as the scores. In a local step each
+    unit of each member is left out with probability ``dropout``, for all rows of the client alike, and the others count
+    for as much more.
 
     The first layer's inputs are not scaled: its product, the largest by far for wide columns, is then the same for all
     members. Members differ from the start by random signs of its outputs. Weights start as those of :class:`Mlp`.
@@ -32,13 +37,17 @@ class Ensemble:
 
     has_layers: ClassVar[Literal[True]] = True
     hidden: tuple[int, ...] = (128, 128)
-    members: int = 8
+    members: int = 16
     """k."""
+    dropout: float = 0.1
+    """How likely a unit is left out in a local step."""
 
     def __post_init__(self) -> None:
         """Refuse an ensemble without members, and one without layers, whose members would not differ."""
         if not self.hidden or self.members < 1:
             raise ValueError(f"an ensemble has hidden layers and members, not {self.hidden} and {self.members}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """Weights drawn from ``key``: per hidden layer a ``weight``, and per member ``input``, ``output`` and ``bias``;
@@ -58,14 +67,37 @@ class Ensemble:
         return {"hidden": layers, "slice": last}
 
     def phi(self, block: Tree, features: Array) -> Array:
+        """The mean of all members."""
+        rows = self._last_layer(block, features)
+        scores: Array = rows.reshape(rows.shape[0], -1) @ block["slice"] / self.members
+        return scores
+
+    def phi_of_members(self, block: Tree, features: Array, key: Array) -> Array:
+        """``[k, rows, C]``: of each member, without the units that ``key`` leaves out; see
+        :data:`tdcd.blocks.base.Members`.
+        """
+        rows = self._last_layer(block, features, key if self.dropout else None)
+        slices = block["slice"].reshape(self.members, rows.shape[-1], -1)
+        scores: Array = jax.numpy.einsum("pkd,kdc->kpc", rows, slices)
+        return scores
+
+    def _last_layer(self, block: Tree, features: Array, key: Array | None = None) -> Array:
         """All members side by side, ``[rows, k, width]``, so that every layer is one matrix product."""
         rows = features.reshape(features.shape[0], 1, -1)
-        for layer in block["hidden"]:
+        for place, layer in enumerate(block["hidden"]):
             inputs = rows * layer["input"] if "input" in layer else rows
             products = (inputs.reshape(-1, inputs.shape[-1]) @ layer["weight"]).reshape(*inputs.shape[:2], -1)
             rows = jax.nn.relu(products * layer["output"] + layer["bias"])
-        scores: Array = rows.reshape(rows.shape[0], -1) @ block["slice"] / self.members
-        return scores
+            if key is not None:
+                rows = rows * _kept(key, place, layer["bias"], self.dropout)
+        return rows
+
+
+def _kept(key: Array, place: int, like: Array, dropout: float) -> Array:
+    """``[k, width]``: 0 for units that are left out, and for the others what makes up for them."""
+    drawn = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), place)
+    kept: Array = jax.random.bernoulli(drawn, 1 - dropout, like.shape).astype(like.dtype) / (1 - dropout)
+    return kept
 
 
 @compiled("shape")

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from tdcd.blocks.base import phi_of_members, step_phi
 from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch
+from tdcd.core.codecs.codec import seed_words
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Tree
-from tdcd.core.schedule import batch_ids
+from tdcd.core.schedule import batch_ids, step_keys
 from tdcd.federation.placement import Placer
 from tdcd.simulation.simulate import Simulation
 
@@ -73,19 +75,27 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
     rows = ids[:, :width]
     features = jnp.asarray(silo.features[rows], settings.dtype)
     labels = jnp.asarray(federation.labels[rows], simulation.objective.label_dtype(settings.dtype))
-    apply, objective, variant = simulation.blocks[index].phi, simulation.objective, simulation.variant
+    model, objective, variant = simulation.blocks[index], simulation.objective, simulation.variant
     width_of_phi, knowledge = simulation.phi_width, variant.knowledge
     is_scored_here = knowledge.scored_at(index) == index
     width_received = width_of_phi if is_scored_here else objective.statistic_width(simulation.num_outputs)
     start, received = (jnp.zeros((*rows.shape, count), settings.dtype) for count in (width_of_phi, width_received))
     weights = jnp.full(rows.shape, 1 / width, settings.dtype)
-    minibatches = Minibatch(features, Known(labels, received, start), weights)
+    keys = None
+    if phi_of_members(model) is not None:
+        keys = step_keys(seed_words(settings.seed), 0, index, 0, len(features))
+    minibatches = Minibatch(features, Known(labels, received, start), weights, keys)
     losses = partial(knowledge.losses, index, objective=objective)
     descent = Descent(losses, objective.l2, variant.update, jnp.asarray(settings.step_size, settings.dtype))
-    phi = jax.jit(partial(algorithm.phi, apply=apply))
+    phi = jax.jit(partial(algorithm.phi, apply=model.phi))
     steps = jax.jit(
         lambda block, minibatches: algorithm.client_steps(
-            block, minibatches, jnp.zeros((), jnp.int32), apply=apply, descent=descent, steps=settings.local_steps
+            block,
+            minibatches,
+            jnp.zeros((), jnp.int32),
+            apply=step_phi(model),
+            descent=descent,
+            steps=settings.local_steps,
         )
     )
     return Compute(

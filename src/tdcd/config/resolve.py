@@ -275,7 +275,7 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
         return blocks.Mlp() if model.hidden == "auto" else blocks.Mlp(tuple(model.hidden))
     if name == "ensemble":
         hidden = blocks.Ensemble().hidden if model.hidden == "auto" else tuple(model.hidden)
-        return blocks.Ensemble(hidden, model.members)
+        return blocks.Ensemble(hidden, model.members, model.dropout)
     if name == "cnn":
         return blocks.Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
     if name != "torch":
@@ -364,7 +364,7 @@ def _named(block: Block) -> tuple[str, dict[str, Any]]:
     if type(block) is blocks.Mlp:
         return "mlp", {"hidden": [*block.hidden]}
     if type(block) is blocks.Ensemble:
-        return "ensemble", {"hidden": [*block.hidden], "members": block.members}
+        return "ensemble", {"hidden": [*block.hidden], "members": block.members, "dropout": block.dropout}
     if type(block) is blocks.Cnn:
         return "cnn", {"channels": [*block.channels], "kernel": [*block.kernel], "embedding": block.embedding}
     make = getattr(block, "make", None)

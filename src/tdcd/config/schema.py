@@ -192,8 +192,10 @@ class ModelSection(Section):
     """One for all silos, or one each; ``package.module:name`` is one of your own, in JAX, Flax or Equinox."""
     hidden: list[Positive] | Auto = "auto"
     """Widths of the hidden layers of an mlp or an ensemble: by default one of 32, and for an ensemble two of 128."""
-    members: Annotated[int, Field(ge=1, le=256)] = 8
+    members: Annotated[int, Field(ge=1, le=256)] = 16
     """Networks of an ensemble; they share their weights, but for scalings of layers' inputs and outputs."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """The probability with which a unit of an ensemble is left out of a local step."""
     channels: Annotated[list[Positive], Field(min_length=1)] = [64, 64]
     """Output channels of a cnn's convolutions."""
     kernel: Annotated[list[Positive], Field(min_length=2, max_length=2)] = [5, 3]
@@ -340,8 +342,20 @@ class ExchangeSection(Section):
         return [f"exchange.{key} = {value!r}" for key, value in self.model_dump().items() if value != plain[key]]
 
 
-HOLDOUT, PATIENCE = 0.2, 10
-"""The defaults of ``evaluate.holdout``, and of ``evaluate.patience`` for ensembles."""
+HOLDOUT = 0.2
+"""The default of ``evaluate.holdout``."""
+PATIENCE, LONG = 24, 1500
+"""The defaults of ``evaluate.patience`` and ``train.rounds`` for ensembles that stop early."""
+
+
+def stops_early(keys: Mapping[str, Any]) -> bool:
+    """Whether a configuration's sections are of an ensemble with automatic steps and held-out samples."""
+    model, train, evaluate = (keys.get(name, {}) for name in ("model", "train", "evaluate"))
+    if not all(isinstance(section, Mapping) for section in (model, train, evaluate)):
+        return False
+    block, is_automatic = model.get("block"), train.get("step_size", STEP_SIZE) == AUTO
+    has_ensemble = block == "ensemble" or (isinstance(block, list) and "ensemble" in block)
+    return bool(has_ensemble and is_automatic and evaluate.get("holdout", HOLDOUT))
 
 
 class EvaluateSection(Section):
@@ -426,16 +440,10 @@ class Config(Section):
     @classmethod
     def _early_stopping(cls, keys: Any) -> Any:
         """An ensemble with automatic steps stops early and keeps its best model, where samples are held out."""
-        if not isinstance(keys, Mapping):
+        if not isinstance(keys, Mapping) or not stops_early(keys):
             return keys
-        model, train, evaluate = (keys.get(name, {}) for name in ("model", "train", "evaluate"))
-        if not all(isinstance(section, Mapping) for section in (model, train, evaluate)):
-            return keys
-        block, is_automatic = model.get("block"), train.get("step_size", STEP_SIZE) == AUTO
-        has_ensemble = block == "ensemble" or (isinstance(block, list) and "ensemble" in block)
-        if not (has_ensemble and is_automatic and evaluate.get("holdout", HOLDOUT)):
-            return keys
-        return {**keys, "evaluate": {"patience": PATIENCE, "keep": "best", **evaluate}}
+        evaluate = {"patience": PATIENCE, "keep": "best", **keys.get("evaluate", {})}
+        return {**keys, "train": {"rounds": LONG, **keys.get("train", {})}, "evaluate": evaluate}
 
     silos: list[SiloSection] = []
     """Silos by name, in place of ``federation.silos`` and ``federation.clients``."""

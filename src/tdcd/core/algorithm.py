@@ -192,6 +192,13 @@ class Minibatch(NamedTuple):
     """What the client knows of those rows, see :class:`tdcd.core.knowledge.Known`."""
     weights: Any
     """``[P]``, see :func:`row_weights`."""
+    key: Any = None
+    """``[2]``: a random key of the step, for a block whose members are trained by losses of their own; else None."""
+
+    def first(self, count: int) -> "Minibatch":
+        """The first rows of one minibatch."""
+        rows = map_tree(lambda part: part[:count], self._replace(key=None))
+        return Minibatch(*rows[:3], self.key)
 
 
 Moving = tuple[Tree, UpdateState]
@@ -207,12 +214,21 @@ def local_update(moving: Moving, gradient: Tree, descent: Descent) -> Moving:
     return descent.update.step(block, plus(gradient, descent.l2, block), state, descent.step_size)
 
 
-def local_step(moving: Moving, minibatch: Minibatch, *, apply: Apply, descent: Descent) -> Moving:
-    """One local step of any block: its gradient by differentiation of the rows' weighted losses."""
+def local_step(moving: Moving, minibatch: Minibatch, *, apply: Callable[..., Array], descent: Descent) -> Moving:
+    """One local step of any block: its gradient by differentiation of the rows' weighted losses.
+
+    Args:
+        apply: the block's phi; where minibatches have a key, that of all members of the block, ``[k, P, C]``. The loss
+            of a row is then the mean of what it would be with each member alone.
+    """
+    features, known, weights, key = minibatch
 
     def data_term(block: Tree) -> Array:
-        losses = descent.losses(apply(block, minibatch.features), minibatch.known)
-        return jnp.sum(minibatch.weights * losses)
+        if key is None:
+            losses = descent.losses(apply(block, features), known)
+        else:
+            losses = jax.vmap(lambda phi: descent.losses(phi, known))(apply(block, features, key)).mean(axis=0)
+        return jnp.sum(weights * losses)
 
     return local_update(moving, jax.grad(data_term)(moving[0]), descent)
 

@@ -139,10 +139,10 @@ def counted_rows(presence: SiloPresence, minibatch: Minibatch, sending: Sending,
     kept = presence.kept_rows(sending)
     if kept is None:
         return minibatch
-    features, known, weights = minibatch
+    features, known, weights, _ = minibatch
     if not presence.leaves_intercept(sending.silo):
-        return Minibatch(features, known, jnp.where(kept, weights, 0))
+        return minibatch._replace(weights=jnp.where(kept, weights, 0))
     is_ones = jnp.arange(features.shape[-1]) == features.shape[-1] - 1
     if known.phi_start is not None:
         known = known._replace(phi_start=counted(known.phi_start, kept, alone))
-    return Minibatch(jnp.where(kept[..., None] | is_ones, features, 0), known, weights)
+    return minibatch._replace(features=jnp.where(kept[..., None] | is_ones, features, 0), known=known)

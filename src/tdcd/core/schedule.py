@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.lazy import Array, jnp
 from tdcd.core.words import counted
 
 Minibatches = Literal["fresh", "reused", "full"]
@@ -82,6 +83,21 @@ def batch_ids(
 def _threads() -> ThreadPoolExecutor:
     """Threads that stay and keep their memory: new ones would spend most of their time allocating it."""
     return ThreadPoolExecutor(THREADS)
+
+
+def step_keys(seed: Any, round_index: Any, silo: int, client: Any, count: int) -> Array:
+    """``[E, 2]``: a random key for each minibatch of a client in a round, all different.
+
+    Args:
+        seed: ``[2]``, its high and its low 32 bits.
+        client: which of the silo, from 0.
+        count: E.
+    """
+    high, low = (jnp.asarray(word, jnp.uint32) for word in seed)
+    # Odd, so that different clients have different words.
+    place = (jnp.uint32(silo << 16) + jnp.asarray(client, jnp.uint32)) * jnp.uint32(0x9E3779B1)
+    iterations = jnp.asarray(round_index, jnp.uint32) * jnp.uint32(count) + jnp.arange(count, dtype=jnp.uint32)
+    return jnp.stack([jnp.broadcast_to(low ^ place, (count,)), high + iterations], axis=1)
 
 
 class Draws:

@@ -27,6 +27,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array, check_is
 
 from tdcd.blocks import Linear
 from tdcd.config.resolve import Plan, plan
+from tdcd.config.schema import LONG, stops_early
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import LOSSES
 from tdcd.core.losses.huber import DELTA
@@ -53,7 +54,7 @@ LABEL, WEIGHT = " label", " weight"
 SECTIONS: Mapping[str, Sequence[str]] = {
     "data": ("standardize", "rare"),
     "federation": ("rows", "alpha", "labels"),
-    "model": ("block", "hidden", "members", "head", "encoding", "bins", "huber_delta", "l2"),
+    "model": ("block", "hidden", "members", "dropout", "head", "encoding", "bins", "huber_delta", "l2"),
     "train": (
         "rounds",
         "local_steps",
@@ -78,6 +79,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 """The parameters that are keys of the same name."""
 
 
+ROUNDS = 300
+"""The most rounds, unless told otherwise or for ensembles that stop early."""
 ENSEMBLE_HOLDOUT = 0.15
 """The part that is held out for early stopping of ensembles and for model="auto", by default."""
 
@@ -96,15 +99,17 @@ model : {"auto"} or None, default=None
     "auto" chooses ``block``, ``encoding`` and ``head``: a linear model, bins, an ensemble on piecewise columns and the
     same with a head are trained and compared on the held-out samples. ``choice_`` says which it is and by what margin.
 time_limit : float, default=300.0
-    Seconds for the comparison of ``model="auto"``. What the limit cuts counts as it is then. The chosen model is
-    trained to its end.
+    Seconds for the comparison of ``model="auto"``. What the limit cuts is chosen if it is clearly ahead by then, and is
+    not compared otherwise. The chosen model is trained to its end.
 block : {"linear", "mlp", "ensemble"} or list, default="linear"
     The model of each silo: one for all, or one each. An ensemble of networks that share their weights is the strongest;
     its columns are piecewise by default.
 hidden : list of int or "auto", default="auto"
     Widths of the hidden layers of an mlp or an ensemble: one of 32, and for an ensemble two of 128.
-members : int, default=8
+members : int, default=16
     Networks of an ensemble.
+dropout : float, default=0.1
+    The probability with which a unit of an ensemble is left out of a local step.
 head : {"sum", "hidden", "pairs"}, default="sum"
     How the sum of the silos' phi becomes scores: as it is, by a hidden layer, or by products of every two silos'
     numbers, which sees columns of two silos together.
@@ -122,8 +127,9 @@ huber_delta : float, default=1.35
 l2 : float or "auto", default="auto"
     Regularisation: the loss has this over 2 times the squared norm of all parameters in it. "auto" is 1 over the number
     of training samples for linear blocks with ``step_size="auto"``, a tenth of that for amounts, and else 0.
-rounds : int, default=300
-    Communication rounds; with ``step_size="auto"`` the most there are.
+rounds : int or "auto", default="auto"
+    Communication rounds; with ``step_size="auto"`` the most there are. "auto" is 300, and 1500 for ensembles that stop
+    early.
 step_size : float or "auto", default="auto"
     The learning rate of a client's local steps. "auto" chooses the steps by the blocks and the silos' curvature, steers
     them by the training loss, and ends training when it has converged.
@@ -180,7 +186,7 @@ evaluate_every : int, default=5
     Rounds between two evaluations of the model.
 patience : int or None, default=None
     Early stopping: end after so many evaluations in a row without a lower loss, of the held-out samples if there are
-    some. None is 10 for ensembles with ``step_size="auto"`` and held-out samples, and else never.
+    some. None is 24 for ensembles with ``step_size="auto"`` and held-out samples, and else never.
 keep : {"auto", "last", "best"}, default="auto"
     Which model stays: that of the last round, or of the evaluation with the lowest loss. "auto" is the best one for
     ensembles with ``step_size="auto"`` and held-out samples, and else the last one.
@@ -267,14 +273,15 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         time_limit: float = TIME_LIMIT,
         block: str | Sequence[str] = "linear",
         hidden: Sequence[int] | str = "auto",
-        members: int = 8,
+        members: int = 16,
+        dropout: float = 0.1,
         head: str = "sum",
         encoding: str = "auto",
         bins: int | None = None,
         loss: str | None = None,
         huber_delta: float = DELTA,
         l2: float | str = "auto",
-        rounds: int = 300,
+        rounds: int | str = AUTO,
         step_size: float | str = "auto",
         tol: float | None = None,
         local_steps: int | str = "auto",
@@ -310,7 +317,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
         self.silos, self.clients, self.labels = silos, clients, labels
         self.model, self.time_limit = model, time_limit
-        self.block, self.hidden, self.members = block, hidden, members
+        self.block, self.hidden, self.members, self.dropout = block, hidden, members, dropout
         self.head, self.encoding, self.bins = head, encoding, bins
         self.loss, self.huber_delta, self.l2 = loss, huber_delta, l2
         self.rounds, self.step_size, self.tol = rounds, step_size, tol
@@ -417,7 +424,11 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             keys["train"]["class_weights"] = class_weights
 
         def planned(model: Mapping[str, Any]) -> Plan:
-            return _planned({**keys, "model": {**keys["model"], **model}}, tables, classes)
+            chosen = {**keys, "model": {**keys["model"], **model}}
+            if self.rounds == AUTO:
+                rounds = LONG if stops_early(chosen) else ROUNDS
+                chosen["train"] = {**chosen["train"], "rounds": rounds}
+            return _planned(chosen, tables, classes)
 
         out = None if self.out is None else Path(self.out)
         with progress_shown(self.verbose) as show:
@@ -461,7 +472,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         self._spread = _spread(result)
         warn(result, stacklevel=4)
         if result.status == "interrupted":
-            words = f"Interrupted after round {result.round} of {self.rounds}: the model of that round is kept."
+            most = "" if self.rounds == AUTO else f" of {self.rounds}"
+            words = f"Interrupted after round {result.round}{most}: the model of that round is kept."
             warnings.warn(words, ConvergenceWarning, stacklevel=4)
         return self
 

@@ -85,13 +85,11 @@ class Stopping(NamedTuple):
         periods = [silo.get("period", 1) for silo in config.get("silos", [])]
         tol, period, overlap = train.get("tol"), math.lcm(1, *periods), train.get("overlap", 0)
         delay, wait = (period * -(-rounds // period) for rounds in (overlap + 1, overlap))
-        steering = Steering(TOL if tol is None else tol, delay, period, train.get("rounds", 0), wait, longest)
-        return cls(
-            train.get("rounds", 0),
-            evaluate.get("patience"),
-            evaluate.get("keep", "last"),
-            steering if is_steered else None,
-        )
+        patience, keep = evaluate.get("patience"), evaluate.get("keep", "last")
+        # The steps are halved twice before the patience ends.
+        tries = -(-patience // 3) if patience is not None and keep == "best" else 0
+        steering = Steering(TOL if tol is None else tol, delay, period, train.get("rounds", 0), wait, longest, tries)
+        return cls(train.get("rounds", 0), patience, keep, steering if is_steered else None)
 
     def is_spent(self, best: Best | None, control: StepControl = NO_CONTROL) -> bool:
         """Whether a run is to end here, whatever rounds are left."""

@@ -12,6 +12,11 @@ it is the last of all.
   in a row, the last of them not finite, the run has diverged.
 - It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged.
 
+A run that stops early and keeps its best model is judged by the held-out loss instead, where a single line says
+little. So only after :attr:`Steering.tries` lines in a row above the lowest one the blocks go back to those of the
+lowest, and the steps become half as long. They never grow. Networks are trained by that: long steps first, for as long
+as they help on samples that the model has not seen, then shorter ones from the best model so far.
+
 A decision needs the scores of all silos. It takes effect ``delay`` rounds after its line: the next round, or as many
 more as rounds overlap. Blocks that went back then wait for as many rounds as rounds overlap, in which phi of the blocks
 that were given up still arrives.
@@ -62,6 +67,8 @@ class StepControl(NamedTuple):
     """Lines in a row that were taken back with more than twice the loss before, or none that is finite."""
     lost_in: int = -1
     """The round of the last line that was not finite, whether it counted or not."""
+    waited: int = 0
+    """Lines in a row above the lowest held-out loss, none of which was taken back."""
 
     @property
     def is_changed(self) -> bool:
@@ -83,6 +90,12 @@ class Steering(NamedTuple):
     """For how many rounds blocks that went back stand still: until no phi is left of those that were given up."""
     longest: float = LONGEST
     """The largest factor."""
+    tries: int = 0
+    """How many lines in a row may be above the lowest held-out loss; 0 where steps are judged by the training loss."""
+
+    def loss(self, record: Record) -> float:
+        """What a line is judged by."""
+        return record.test_loss if self.tries and record.test_loss is not None else record.train_loss
 
     def judge(self, control: StepControl, record: Record) -> tuple[StepControl, Record]:
         """The control with one more line, and the line with what follows from it."""
@@ -105,29 +118,37 @@ class Steering(NamedTuple):
         """
         if record.round == 0 or math.isinf(control.loss):
             is_finite = math.isfinite(record.train_loss)
-            return control._replace(round=record.round, loss=record.train_loss) if is_finite else control
+            return control._replace(round=record.round, loss=self.loss(record)) if is_finite else control
         if not math.isfinite(record.train_loss):
             control = control._replace(lost_in=record.round)
             is_due = record.round % self.period == 0 and record.round > self._begun(control)
             return self._back(control, record) if is_due or record.round == self.rounds else control
         if not self.counts(control, record):
             return control
-        rounds = max(1, record.round - self._begun(control))
-        rate = (control.loss - record.train_loss) / max(abs(control.loss), 1e-300) * PER / rounds
+        rounds, loss = max(1, record.round - self._begun(control)), self.loss(record)
+        rate = (control.loss - loss) / max(abs(control.loss), 1e-300) * PER / rounds
         flat = control.flat + 1 if abs(rate) < self.tol else 0
-        if record.train_loss > control.loss + ROUNDING * abs(control.loss):
+        if loss > control.loss + ROUNDING * abs(control.loss):
+            if control.waited + 1 < self.tries and self._is_mild(control, record):
+                waited, falling = control.waited + 1, control.falling + 1
+                return control._replace(counted=record.round, is_back=False, falling=falling, waited=waited)
             return self._back(control, record)._replace(flat=flat, rate=0.0 if flat else control.rate)
-        grown = control.falling + 1 == IN_A_ROW
+        grown = control.falling + 1 == IN_A_ROW and not self.tries
         factor = min(control.factor * GROW, max(self.longest, control.factor)) if grown else control.factor
         falling = 0 if grown else control.falling + 1
-        return StepControl(factor, record.round, record.train_loss, record.round, False, falling, flat, rate)
+        return StepControl(factor, record.round, loss, record.round, False, falling, flat, rate)
 
     def _back(self, control: StepControl, record: Record) -> StepControl:
         """The control after a line that is taken back."""
-        is_mild = record.train_loss <= control.loss + abs(control.loss)
-        lost = 0 if is_mild else control.lost + 1
+        lost = 0 if self._is_mild(control, record) else control.lost + 1
         factor = control.factor * SHRINK ** max(1, lost)
-        return control._replace(factor=factor, counted=record.round, is_back=True, falling=0, flat=0, lost=lost)
+        return control._replace(
+            factor=factor, counted=record.round, is_back=True, falling=0, flat=0, lost=lost, waited=0
+        )
+
+    def _is_mild(self, control: StepControl, record: Record) -> bool:
+        """Whether the loss is at most twice what it was."""
+        return self.loss(record) <= control.loss + abs(control.loss)
 
     def _begun(self, control: StepControl) -> int:
         """The round from which on blocks move that the next decision is about."""
@@ -181,10 +202,14 @@ class Steering(NamedTuple):
         """
         if self.has_converged(control):
             return (
-                f"converged after round {last}: the training loss changes by less than {100 * self.tol:g} % in "
+                f"converged after round {last}: the {self._judged} loss changes by less than {100 * self.tol:g} % in "
                 f"{PER} rounds"
             )
         limit = f"limit of {counted(last, 'round')} reached"
         if math.isinf(control.rate):
             return limit
-        return f"{limit}, the training loss still falls by {100 * max(control.rate, 0.0):.2g} % in {PER} rounds"
+        return f"{limit}, the {self._judged} loss still falls by {100 * max(control.rate, 0.0):.2g} % in {PER} rounds"
+
+    @property
+    def _judged(self) -> str:
+        return "held-out" if self.tries else "training"

@@ -273,11 +273,12 @@ class Piecewise:
     def fit(cls, name: str, column: SketchStats, bins: int, *, is_centred: bool) -> Self:
         """The encoding of a column with this sketch.
 
-        The bins are those of :class:`Binned`, and the outer two end at the sketch's first and last number. Values
-        beyond these count as the numbers do, so that no party learns the smallest or the largest value.
+        A value that many rows share takes one bin of those that :class:`Binned` would have, and the others are for the
+        rest of the rows. The outer two end at the sketch's first and last number. Values beyond these count as the
+        numbers do, so that no party learns the smallest or the largest value.
         """
         _refuse_empty(name, column)
-        (cuts, _), numbers = column.sketch.bins(bins), [*column.sketch.counts]
+        cuts, numbers = column.sketch.cuts_beside_shared(bins), [*column.sketch.counts]
         # A first bin that has one number only has no width.
         edges = tuple(dict.fromkeys([*numbers[:1], *cuts, *numbers[-1:]]))
         encoding = cls(edges, (0.0,) * max(1, len(edges) - 1), is_centred, column.missing > 0, column.is_date)

@@ -52,7 +52,10 @@ ELSEWHERE: Mapping[str, str] = {
     "federation.bias": "give it to from_frames itself: bias=...",
     "federation.share_model": REAL,
     "federation.client_grace_s": REAL,
-    **{f"model.{key}": BLOCKS for key in ("block", "hidden", "members", "channels", "kernel", "embedding", "module")},
+    **{
+        f"model.{key}": BLOCKS
+        for key in ("block", "hidden", "members", "dropout", "channels", "kernel", "embedding", "module")
+    },
     "model.l2": "give it to tdcd.train: Objective(..., l2=...)",
     **{
         f"model.{key}": "give it to tdcd.train: Objective(..., combine=Hidden(...)) or combine=Pairs(...)"

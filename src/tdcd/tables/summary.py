@@ -81,6 +81,21 @@ class QuantileSketch(NamedTuple):
         cuts = tuple(_between(numbers[place], numbers[place + 1]) for place in places)
         return cuts, tuple(np.diff([0, *below[places].tolist(), total]).tolist())
 
+    def cuts_beside_shared(self, most: int) -> tuple[float, ...]:
+        """The cuts of at most ``most`` bins where no number has more rows than a bin: what a value that many rows share
+        has beyond that does not count. So most bins are left for the rows with other values.
+
+        >>> QuantileSketch({0.0: 97, 1.0: 1, 2.0: 1, 3.0: 1}).bins(4)[0]
+        ()
+        >>> QuantileSketch({0.0: 97, 1.0: 1, 2.0: 1, 3.0: 1}).cuts_beside_shared(4)
+        (0.5, 1.0, 2.0)
+        """
+        counts = np.array([*self.counts.values()], np.int64)
+        largest = counts.max(initial=0)
+        while (share := -(-np.minimum(counts, largest).sum() // most)) < largest:
+            largest = share
+        return type(self)(dict(zip(self.counts, np.minimum(counts, largest).tolist(), strict=True))).bins(most)[0]
+
     def to_json(self) -> dict[str, Any]:
         """The same in values that JSON writes exactly."""
         return {"numbers": [*self.counts], "counts": [*self.counts.values()]}

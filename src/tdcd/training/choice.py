@@ -3,11 +3,14 @@
 Every candidate is a few keys of ``[model]``, trained as :func:`tdcd.training.train.train_plan` trains any plan. What is
 compared is the loss of each held-out sample, without regularisation. The lowest mean is best; of the candidates
 whose mean is above it by at most the standard error of the paired difference, the simplest is chosen.
+
+A candidate that the time limit cuts can win, if it is clearly ahead of all that came to their end, and is then
+trained to its own end. It cannot lose: where it is behind it is not compared, and the choice says so.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -53,6 +56,8 @@ class Trial(NamedTuple):
     seconds: float
     problem: str = ""
     """Why it was left out, or that the time limit cut it."""
+    is_cut: bool = False
+    """Whether the time limit cut it, or left it no time at all."""
 
     @property
     def in_words(self) -> str:
@@ -85,7 +90,18 @@ class Choice:
 
     @property
     def in_words(self) -> str:
-        """The choice and its margin, in one sentence."""
+        """The choice and its margin, and what the time limit kept from being compared."""
+        return " ".join([self._margin_in_words, *self._cuts_in_words()])
+
+    def _cuts_in_words(self) -> Iterator[str]:
+        cut = [trial.name for trial in self.trials if trial.is_cut]
+        if self.name in cut:
+            yield "The time limit cut it, so it is trained again, to its end."
+        if others := [name for name in cut if name != self.name]:
+            yield f"Not compared, for lack of time: {', '.join(others)}; a longer time limit may choose another model."
+
+    @property
+    def _margin_in_words(self) -> str:
         if self.rival is None:
             return f"Chosen: {self.name}; no other candidate could be compared."
         difference = f"{abs(self.margin):.4f} (standard error {self.standard_error:.4f})"
@@ -108,10 +124,10 @@ def choose(
     """Train every candidate, and choose.
 
     Each candidate may take an equal part of what is left of the time; what it does not need goes to those after it.
-    One that is cut counts with the model that it has then. Candidates that diverge, that the other settings
-    do not allow, or that no time is left for, are reported and left out. Ctrl-C ends the comparison with the candidates
-    so far. Without a cut, the same data and settings give the same choice; where the limit cuts, it depends on the
-    machine.
+    One that is cut wins if the model that it has then is clearly the best, and is not compared otherwise. Candidates
+    that diverge, that the other settings do not allow, or that no time is left for, are reported and left out. Ctrl-C ends
+    the comparison with the candidates so far. Without a cut, the same data and settings give the same choice; where the
+    limit cuts, it depends on the machine.
 
     Args:
         planned: what is to be trained, with these keys of ``[model]`` in place of others.
@@ -129,12 +145,13 @@ def choose(
     ends, refused = time.monotonic() + time_limit, None
     trials: list[Trial] = []
     losses: dict[str, Floats] = {}
+    cut: set[str] = set()
     leader: tuple[str, Result | None] = ("", None)
     for place, (name, keys) in enumerate(candidates.items()):
         began = time.monotonic()
         due = began + max(0.0, ends - began) / (len(candidates) - place)
         if losses and began >= ends:
-            trials.append(_told(Trial(name, None, "", None, 0, 0.0, "not tried: no time was left"), tell))
+            trials.append(_told(Trial(name, None, "", None, 0, 0.0, "not tried: no time was left", True), tell))
             continue
         try:
             plan = planned(keys)
@@ -153,7 +170,8 @@ def choose(
         trials.append(_told(_trial(name, result, own, time.monotonic() - began), tell))
         if own is not None:
             losses[name] = own
-            best = _best(losses)[0]
+            cut |= {name} if is_cut else set()
+            best = _best(_comparable(losses, cut))[0]
             if best != leader[0]:
                 leader = (best, None if is_cut or best != name else result)
         if is_cut and not clock.has_rung:
@@ -162,7 +180,7 @@ def choose(
         if refused is not None:
             raise refused
         raise ValueError("model = 'auto': every candidate diverged; look at the scale of the columns and labels")
-    chosen, rival, margin, standard_error = _best(losses)
+    chosen, rival, margin, standard_error = _best(_comparable(losses, cut))
     return Choice(chosen, candidates[chosen], tuple(trials), rival, margin, standard_error, leader[1])
 
 
@@ -193,7 +211,7 @@ def _trial(name: str, result: Result, losses: Floats | None, seconds: float) -> 
     metric = next((name for name in SHOWN if figures.get(name) is not None), "")
     is_cut = result.status == "interrupted"
     rounds, cut = (result.round, "cut by the time limit") if is_cut else (result.n_iter, "")
-    return Trial(name, float(losses.mean()), metric, figures.get(metric), rounds, seconds, cut)
+    return Trial(name, float(losses.mean()), metric, figures.get(metric), rounds, seconds, cut, is_cut)
 
 
 def _held_out(result: Result) -> Floats | None:
@@ -213,6 +231,25 @@ def _sums(result: Result) -> Any:
     return np.asarray(result.simulation.scores([*result.blocks.values()], tables), np.float64)
 
 
+def _comparable(losses: Mapping[str, Floats], cut: Collection[str]) -> Mapping[str, Floats]:
+    """The candidates that came to their end, and those that were cut and are clearly ahead of all of these.
+
+    >>> ahead, end, behind = np.array([0.1, 0.3]), np.array([0.5, 0.9]), np.array([0.6, 0.9])
+    >>> [*_comparable({"linear": end, "bins": behind, "ensemble": ahead}, {"bins", "ensemble"})]
+    ['linear', 'ensemble']
+    """
+    ended = [losses[name] for name in losses if name not in cut]
+    return {
+        name: own
+        for name, own in losses.items()
+        if name not in cut or all((other - own).mean() > _standard_error(other - own) for other in ended)
+    }
+
+
+def _standard_error(differences: Floats) -> float:
+    return float(differences.std() / math.sqrt(len(differences)))
+
+
 def _best(losses: Mapping[str, Floats]) -> tuple[str, str | None, float, float]:
     """The chosen candidate, the best other one, by how much that is worse, and the standard error of it.
 
@@ -227,8 +264,7 @@ def _best(losses: Mapping[str, Floats]) -> tuple[str, str | None, float, float]:
     lowest = min(names, key=means.__getitem__)
 
     def error(name: str, other: str) -> float:
-        differences = losses[name] - losses[other]
-        return float(differences.std() / math.sqrt(len(differences)))
+        return _standard_error(losses[name] - losses[other])
 
     chosen = next(name for name in names if means[name] - means[lowest] <= error(name, lowest))
     others = [name for name in names if name != chosen]

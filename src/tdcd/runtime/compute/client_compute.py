@@ -12,7 +12,7 @@ from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm, certificate
-from tdcd.core.codecs.codec import TO_HUB
+from tdcd.core.codecs.codec import TO_HUB, seed_words
 from tdcd.core.knowledge import Known
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
@@ -82,6 +82,7 @@ class ClientCompute:
         self._laid_out = lru_cache(maxsize=2 + spread // self._at_once)(self._lay_out)
         self._step_size = np.asarray(np.asarray(settings.step_size, settings.dtype) * timing.period(silo))
         self._held = np.asarray(len(samples), settings.dtype)
+        self._seeded = (seed_words(settings.seed), client)
         self._local = LocalSteps(
             block,
             objective,
@@ -225,7 +226,7 @@ class ClientCompute:
         start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         iteration = round_index * self.settings.local_steps
-        return self._local.take(block, rows, known, self._step_size, iteration, memory)
+        return self._local.take(block, rows, known, self._step_size, iteration, memory, client=self._seeded)
 
 
 @compiled("model")

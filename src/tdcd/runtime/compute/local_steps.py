@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, phi_of_members, step_phi
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
@@ -21,6 +21,7 @@ from tdcd.core.knowledge import Known, WrittenOut
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective
 from tdcd.core.presence import Remaining
+from tdcd.core.schedule import step_keys
 from tdcd.core.trees import Tree, map_tree
 from tdcd.core.variant import Variant
 from tdcd.runtime.compute.links import precision
@@ -126,13 +127,20 @@ class LocalSteps:
         step_size: Any,
         iteration: int,
         memory: Tree = None,
+        *,
+        client: tuple[NDArray[np.uint32], int],
     ) -> Any:
-        """The block after Q steps, and the memory if there is one."""
+        """The block after Q steps, and the memory if there is one.
+
+        Args:
+            client: the words of the run's seed, and which client of the silo this is.
+        """
         weights: Any = rows.rule if rows.weights is None else rows.rule * rows.weights
         if self.needs_jax:
             arrays: Any = rows.features, known, weights, step_size, np.int32(iteration), memory
+            own = None if phi_of_members(self.model) is None else (client[0], np.int32(client[1]))
             with precision(self.dtype):
-                return map_tree(np.asarray, _compiled_steps(block, *arrays, local=self))
+                return map_tree(np.asarray, _compiled_steps(block, *arrays, own, local=self))
         return self._linear_steps(block, rows, known, weights, step_size, iteration)
 
     def _linear_steps(
@@ -173,13 +181,16 @@ def _compiled_steps(
     step_size: Array,
     iteration: Array,
     memory: Tree,
+    client: tuple[Array, Array] | None,
     *,
     local: LocalSteps,
 ) -> Any:
-    minibatches = Minibatch(features, known, weights)
+    rounds = iteration // local.steps
+    keys = None if client is None else step_keys(client[0], rounds, local.silo, client[1], len(features))
+    minibatches = Minibatch(features, known, weights, keys)
     descent = local.descent(step_size)
     return algorithm.client_steps(
-        block, minibatches, iteration, apply=local.model.phi, descent=descent, steps=local.steps, memory=memory
+        block, minibatches, iteration, apply=step_phi(local.model), descent=descent, steps=local.steps, memory=memory
     )
 
 
@@ -191,7 +202,7 @@ def _loop(
         for _ in range(length):
             moving = step(moving, None)
         return moving
-    features, (labels, received, start), weights = minibatches
+    features, (labels, received, start), weights, _ = minibatches
     known = map(Known, labels, received, repeat(None) if start is None else start)
     # A tuple of the parts does for a Minibatch, and is made faster.
     for minibatch in zip(features, known, weights, strict=True):

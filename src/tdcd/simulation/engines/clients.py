@@ -16,7 +16,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from tdcd.blocks.activations import activation_size_per_row, phi_in_portions
-from tdcd.blocks.base import Block, SkipsPadding, phi_of_first
+from tdcd.blocks.base import Block, SkipsPadding, phi_of_first, phi_of_members, step_phi
 from tdcd.core import algorithm, presence
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.choices import Gradient
@@ -34,6 +34,7 @@ from tdcd.core.codecs.codec import (
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import Remaining
+from tdcd.core.schedule import step_keys
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import row_bytes
 from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
@@ -302,7 +303,8 @@ class ClientsProgram:
 
     def _counts_rows(self, silo: int) -> bool:
         """Whether a local step takes less time if it knows how many rows a client has."""
-        return bool(self.prefixes[silo]) or isinstance(self.blocks[silo], SkipsPadding)
+        model = self.blocks[silo]
+        return bool(self.prefixes[silo]) or (isinstance(model, SkipsPadding) and phi_of_members(model) is None)
 
     def _minibatches(
         self, silo: int, state: State, shared: ClientsData, own: ClientsCall, exchanged: Exchanged
@@ -317,12 +319,21 @@ class ClientsProgram:
             self._rows(silo, shared, own) if by_host else shared.features[silo][rows].astype(dtype),
             self._known(silo, block, shared, own, rows, exchanged, objective),
             self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
+            self._keys(silo, own),
         )
         places = self._places(placement.positions, own.ids.shape[1])
         sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
         alone = self._alone(silo, block, shared, own)
         counted = presence.counted_rows(self.variant.dropout, minibatches, sending, alone)
         return (counted, placement.counts) if self._counts_rows(silo) else counted
+
+    def _keys(self, silo: int, own: ClientsCall) -> Array | None:
+        """``[K, E, 2]``: random keys of the clients' steps, for a block whose members are trained apart."""
+        if phi_of_members(self.blocks[silo]) is None:
+            return None
+        return jax.vmap(lambda client: step_keys(own.seed, own.rounds, silo, client, own.ids.shape[0]))(
+            own.numbers[silo]
+        )
 
     def _averaged(self, silo: int, stepped: Tree, state: State, own: ClientsCall) -> tuple[Tree, Any]:
         """The average of the clients' blocks: line 5.
@@ -389,7 +400,7 @@ class ClientsProgram:
     def _step(self, silo: int, descent: Descent) -> Callable[[Moving, Any], Moving]:
         """A local step on as few rows as hold all of the client's."""
         model, prefixes = self.blocks[silo], self.prefixes[silo]
-        apply = self.variant.knowledge.applied(silo, model.phi)
+        apply = self.variant.knowledge.applied(silo, step_phi(model))
         step = partial(algorithm.local_step, apply=apply, descent=descent)
         if not self._counts_rows(silo):
             return step
@@ -399,7 +410,7 @@ class ClientsProgram:
         def shortened(moving: Moving, minibatch: tuple[Minibatch, Array]) -> Moving:
             whole, count = minibatch
             sizes = [*prefixes, len(whole.weights)]
-            branches = [lambda m, mb, n=n: step(m, jax.tree.map(lambda part: part[:n], mb)) for n in sizes]
+            branches = [lambda m, mb, n=n: step(m, mb.first(n)) for n in sizes]
             chosen = jnp.searchsorted(jnp.array(prefixes), count)
             moved: Moving = jax.lax.switch(chosen, branches, moving, whole)
             return moved
