@@ -54,8 +54,8 @@ Without what the key draws, their mean is the block's phi."""
 
 def phi_of_members(model: Block) -> Members | None:
     """A block's phi by member, if its members are trained by losses of their own; else None."""
-    found: Members | None = getattr(model, "phi_of_members", None)
-    return found
+    members: Members | None = getattr(model, "phi_of_members", None)
+    return members
 
 
 def step_phi(model: Block) -> Callable[..., Array]:

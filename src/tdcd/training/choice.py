@@ -125,9 +125,9 @@ def choose(
 
     Each candidate may take an equal part of what is left of the time; what it does not need goes to those after it.
     One that is cut wins if the model that it has then is clearly the best, and is not compared otherwise. Candidates
-    that diverge, that the other settings do not allow, or that no time is left for, are reported and left out. Ctrl-C ends
-    the comparison with the candidates so far. Without a cut, the same data and settings give the same choice; where the
-    limit cuts, it depends on the machine.
+    that diverge, that the other settings do not allow, or that no time is left for, are reported and left out. Ctrl-C
+    ends the comparison with the candidates so far. Without a cut, the same data and settings give the same choice;
+    where the limit cuts, it depends on the machine.
 
     Args:
         planned: what is to be trained, with these keys of ``[model]`` in place of others.
