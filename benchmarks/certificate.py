@@ -1,7 +1,7 @@
 """What a certificate costs, and how close it is: its part of a run's time, and the gap over the true distance.
 
-The tables of ``python -m benchmarks automatic``, two silos of three clients each, default settings, evaluations every 10
-rounds. The true distance is to the best model of a solver in float64. Times are of a second run, when everything is
+The tables of ``python -m benchmarks automatic``, two silos of three clients each, default settings, evaluations every
+10 rounds. The true distance is to the best model of a solver in float64. Times are of a second run, when everything is
 compiled; the part is that of all certificates of the run, in one process.
 """
 
@@ -48,9 +48,7 @@ def least_loss(problem: Problem) -> float:
 def measured(problem: Problem) -> tuple[int, float, float, float, float]:
     """Rounds, seconds, the certificates' part of them, the distance, and the gap over it."""
     federation, objective = problem.federation, problem.objective
-    result = train(
-        federation, Linear(), objective, Settings(), rounds=500, evaluate_every=EVERY, quiet=True
-    )
+    result = train(federation, Linear(), objective, Settings(), rounds=500, evaluate_every=EVERY, quiet=True)
     simulation, last = result.simulation, result.history[-1]
     assert last.gap is not None
     state, began = simulation.init(), time.perf_counter()

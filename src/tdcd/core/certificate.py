@@ -45,8 +45,8 @@ NUMBERS_AT_ONCE = 1 << 13
 for each other, and change last bits with the number of cores."""
 EPSILON = float(np.finfo(np.float64).eps)
 DRIFT, LEAST_DRIFT = 1e-2, 1e-6
-"""By which part of itself the gradient of a remembered model is off, for what a mixture takes it: where the curvature of
-the loss changes, and where it does not."""
+"""By which part of itself a mixture takes the gradient of a remembered model to be off: where the curvature of the loss
+changes, and where it does not."""
 
 
 def spacing(settings: Settings, num_samples: int) -> int:

@@ -18,8 +18,8 @@ class Poisson(Loss):
     r""":math:`e^s - y s + y \log y - y` of a score s and a count y: half the deviance of y from the mean :math:`e^s`.
 
     The last two terms move no block; with them no loss is below 0. The second derivative is :math:`e^s`, which has no
-    bound; so counts are divided by their mean, and scores of 0 are the best guess to begin with. The slope :math:`e^s - y` alone does not say how the loss changes; with the expected count :math:`e^s` it
-    does.
+    bound; so counts are divided by their mean, and scores of 0 are the best guess to begin with. The slope
+    :math:`e^s - y` alone does not say how the loss changes; with the expected count :math:`e^s` it does.
     """
 
     name = "poisson"
