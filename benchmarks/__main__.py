@@ -34,6 +34,7 @@ NAMES = (
     "masks",
     "stragglers",
     "hosts",
+    "missing_rows",
 )
 
 
