@@ -21,6 +21,7 @@ NAMES = (
     "defaults",
     "blocks",
     "automatic",
+    "certificate",
     "other_systems",
     "large",
     "start",

@@ -70,9 +70,11 @@ def main() -> None:
     held_out = np.hstack([np.asarray(silo.test_features, np.float64) for silo in federation.silos])
     theirs = PoissonRegressor(alpha=options.l2, fit_intercept=False, max_iter=10_000, tol=1e-7)
     theirs.fit(features, federation.labels)
-    counts = np.asarray(federation.test_labels, np.float64)
-    deviance = mean_poisson_deviance(counts, theirs.predict(held_out))
-    mean = mean_poisson_deviance(counts, np.full(len(counts), federation.labels.mean()))
+    # Labels are counts divided by their mean.
+    unit = federation.label_scale
+    counts = unit * np.asarray(federation.test_labels, np.float64)
+    deviance = mean_poisson_deviance(counts, unit * theirs.predict(held_out))
+    mean = mean_poisson_deviance(counts, np.full(len(counts), unit))
     ours = result.history[-1].metrics["test"]["deviance"]
     assert ours is not None
     print(f"{options.table.name}: {len(features)} training rows, {features.shape[1]} features, {len(counts)} held out")

@@ -7,7 +7,7 @@ from tdcd.runtime.transport.transport import Joined
 
 pytestmark = pytest.mark.quick
 
-OWN, PEER = (Process("align", protocol=9, since=since, nonce=f"{since:016x}") for since in (1, 2))
+OWN, PEER = (Process("align", protocol=10, since=since, nonce=f"{since:016x}") for since in (1, 2))
 
 
 def processes():

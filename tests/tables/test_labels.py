@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from tdcd.core.losses import Poisson, Squared
+from tdcd.core.randomized import KEPT
 from tdcd.tables.labels import Labels, encode, in_words, standardized
 
 pytestmark = pytest.mark.quick
@@ -51,12 +53,25 @@ def test_labels_that_do_not_fit_are_refused(values, loss, message):
 
 def test_amounts_are_standardised_over_training_samples():
     values, training = np.array([1.0, 3, 100, 7]), np.array([True, True, False, True])
-    numbers, mean, scale = standardized(Labels("regression", values), training)
+    numbers, mean, scale = standardized(Labels("regression", values), training, Squared().unit)
     known = values[training]
     assert (mean, scale) == (known.mean(), known.std())
     np.testing.assert_allclose(numbers * scale + mean, values)
-    assert standardized(Labels("regression", values), training, wanted=False) == (values, 0.0, 1.0)
-    assert standardized(Labels("binary", values), training) == (values, 0.0, 1.0)
+    assert standardized(Labels("binary", values), training, Squared().unit) == (values, 0.0, 1.0)
+
+
+def test_counts_are_divided_by_the_mean_of_the_training_samples():
+    """The deviance of counts that are m times as large is m times as large, and so is the loss, at other scores."""
+    values, training = np.array([1.0, 3, 100, 8, 0]), np.array([True, True, False, True, True])
+    numbers, mean, scale = standardized(Labels("regression", values), training, Poisson().unit)
+    assert (mean, scale) == (0.0, 3.0)
+    np.testing.assert_array_equal(numbers, values / 3)
+    scores = np.linspace(-1, 2, 5)[:, None]
+    given = Poisson().losses(scores + np.log(scale), values)
+    np.testing.assert_allclose(scale * Poisson().losses(scores, numbers), given, rtol=1e-12)
+    own = Poisson().metrics(scores, numbers, scale, KEPT)
+    assert own == pytest.approx(Poisson().metrics(scores + np.log(scale), values, 1.0, KEPT), rel=1e-12)
+    assert own["deviance"] == pytest.approx(2 * given.mean(), rel=1e-12)
 
 
 @pytest.mark.parametrize(

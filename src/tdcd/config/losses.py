@@ -7,7 +7,7 @@ from tdcd.config.errors import ConfigError
 from tdcd.config.schema import Config, ModelSection
 from tdcd.config.user_code import find_function
 from tdcd.core.combine import SUM, Combine
-from tdcd.core.losses import LOSSES, Huber, Loss
+from tdcd.core.losses import LOSSES, Huber, LabelUnit, Loss
 
 
 def chosen_loss(model: ModelSection) -> Loss | None:
@@ -15,10 +15,10 @@ def chosen_loss(model: ModelSection) -> Loss | None:
     return None if model.loss is None else named_loss(model, model.loss)
 
 
-def standardizes(config: Config) -> bool:
-    """Whether labels that are amounts get mean 0 and variance 1."""
-    loss = chosen_loss(config.model)
-    return config.data.standardize and (loss is None or loss.standardizes)
+def label_unit(config: Config) -> LabelUnit:
+    """What is taken off labels that are amounts, and what they are divided by, before training."""
+    loss = chosen_loss(config.model) or LOSSES["squared"]
+    return loss.unit if config.data.standardize else lambda labels: (0.0, 1.0)
 
 
 def combine_of(model: ModelSection) -> Combine:

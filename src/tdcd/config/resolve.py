@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tdcd import blocks
 from tdcd.blocks.base import Block, with_heads, without_head
 from tdcd.config import Config, ConfigError, ModelSection
-from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
+from tdcd.config.losses import chosen_loss, combine_of, label_unit, named_loss
 from tdcd.config.members import l2_of, variant_of, with_steps
 from tdcd.config.user_code import find_function
 from tdcd.core import randomized
@@ -188,7 +188,7 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
     train_rows, test_rows = table.split(config.evaluate.holdout, data.seed, stratify=config.evaluate.stratify)
     problems = _misfits(config, table, loss, len(train_rows.labels))
     if data.standardize:
-        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype, labels=standardizes(config))
+        train_rows, test_rows = standardize(train_rows, test_rows, config.dtype, labels=label_unit(config))
     else:
         train_rows = train_rows.rounded(config.dtype)
         test_rows = None if test_rows is None else test_rows.rounded(config.dtype)

@@ -44,6 +44,9 @@ NUMBERS_AT_ONCE = 1 << 13
 """Rows become float64 in chunks of so many features: products of larger ones would be shared out to threads, which wait
 for each other, and change last bits with the number of cores."""
 EPSILON = float(np.finfo(np.float64).eps)
+DRIFT, LEAST_DRIFT = 1e-2, 1e-6
+"""By which part of itself a mixture takes the gradient of a remembered model to be off: where the curvature of the loss
+changes, and where it does not."""
 
 
 def spacing(settings: Settings, num_samples: int) -> int:
@@ -159,7 +162,7 @@ class Samples(NamedTuple):
 
 
 def products(window: Window | None) -> tuple[Floats, int]:
-    """The inner products of a silo's gradients in its last rounds, ``[16, 16]``, the last round first; and how many
+    """The inner products of a silo's gradients in its last rounds, ``[64, 64]``, the last round first; and how many
     rounds these are: what is beyond them is zero.
 
     Gradients are differences of rounded blocks. What that may be of their squares is added: a mixture is not to rest
@@ -174,21 +177,29 @@ def products(window: Window | None) -> tuple[Floats, int]:
     return found, count
 
 
-def mixture(products: Floats) -> Floats:
-    """How much of each model to take, ``[m]``, from the inner products of their gradients, ``[m, m]``.
+def mixture(products: Floats, drift: float = 0.0) -> Floats:
+    r"""How much of each model to take, ``[m]``, from the inner products of their gradients, ``[m, m]``.
 
-    The parts add up to 1 and may be negative. If losses were parabolas, the mixture's gradient would be that mixture
-    of the gradients: of all such ones it is the shortest.
+    The parts c add up to 1 and may be negative. If losses were parabolas, the mixture's gradient would be that mixture
+    of the gradients: of all such ones it is the shortest. Where curvature changes from model to model, every gradient
+    is off by a part of itself, and so is counted in:
+
+    .. math:: \min_c\ \Big\| \sum_i c_i g_i \Big\|^2 + \sum_i (\delta\, c_i)^2 \|g_i\|^2
+
+    Args:
+        drift: :math:`\delta`, by which part of itself.
 
     >>> mixture(np.array([[1.0, -1.0], [-1.0, 1.0]])).round(3).tolist()
     [0.5, 0.5]
     """
     count = len(products)
-    scale = np.trace(products) / max(count, 1)
-    if not 0 < scale < np.inf:
+    most = np.diagonal(products).max(initial=0.0)
+    if not 0 < most < np.inf:
         return np.full(count, 1 / max(count, 1))
-    # Gradients that are nearly the same would give parts without a bound.
-    parts: Floats = np.linalg.solve(products / scale + 1e-8 * np.eye(count), np.ones(count))
+    # Gradients differ in length by many orders: all are made of length 1 before the system is solved.
+    lengths = np.sqrt(np.maximum(np.diagonal(products), 1e-30 * most))
+    relative = products / np.outer(lengths, lengths) + max(drift**2, LEAST_DRIFT**2) * np.eye(count)
+    parts: Floats = np.linalg.solve(relative, 1 / lengths) / lengths
     total = parts.sum()
     return parts / total if np.isfinite(total) and total > 0 else np.full(count, 1 / count)
 
@@ -197,10 +208,12 @@ def weights_of(parts: Sequence[tuple[Floats, int]], objective: Objective) -> Flo
     """How much of the model of each of the last rounds the witness is, from every silo's :func:`products`.
 
     Rounds that some silo does not remember are left out; of none, and where nothing can be proven, the witness is the
-    model itself.
+    model itself. Where the curvature of the loss changes, the earlier half of the rounds says too little of the last.
     """
     count = 0 if no_certificate(objective, are_linear=True) else min(number for _, number in parts)
-    return mixture(np.asarray(sum(found[:count, :count] for found, _ in parts)))
+    drift = 0.0 if objective.kind.is_quadratic else DRIFT
+    count = -(-count // 2) if drift else count
+    return mixture(np.asarray(sum(found[:count, :count] for found, _ in parts)), drift)
 
 
 def witness(weights: Floats, window: Window | None, block: Floats) -> Floats:

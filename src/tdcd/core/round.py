@@ -74,7 +74,7 @@ memory, a vector, ciphertexts; or figures, whose bytes do not count."""
 When = Literal["begun", "ended"]
 CertificateKind = Literal["", "witness", "model", "gradient"]
 """What certificates are of: nothing; a gap, proven by a witness or by the model itself; or any block's gradient."""
-WITNESSES = 16
+WITNESSES = 64
 """The most rounds whose models a witness is a mixture of."""
 
 

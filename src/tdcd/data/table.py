@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from tdcd.core.losses import Task
+from tdcd.core.losses import LOSSES, LabelUnit, Task
 from tdcd.core.words import counted
 
 ROWS_AT_ONCE = 1 << 12
@@ -178,7 +178,7 @@ def _fitting(labels: NDArray[Any], task: Task) -> tuple[NDArray[np.bool_], str]:
 
 
 def standardize(
-    train: Table, test: Table | None = None, dtype: DTypeLike | None = None, *, labels: bool = True
+    train: Table, test: Table | None = None, dtype: DTypeLike | None = None, *, labels: bool | LabelUnit = True
 ) -> tuple[Table, Table | None]:
     """Every feature to mean 0 and variance 1 over the training samples, the held-out ones by the same figures.
 
@@ -187,7 +187,8 @@ def standardize(
 
     Args:
         dtype: of the features; by default theirs, or float32 if they are whole numbers. Only the result is rounded.
-        labels: those of a regression too; counts, for the Poisson loss, must stay as they are.
+        labels: those of a regression too, or in which unit: :meth:`tdcd.Loss.unit` of a loss. Counts, for the Poisson
+            loss, must not get a mean of 0.
     """
     given = train.features.dtype
     wanted = dtype or (given if given.kind == "f" else np.float32)
@@ -197,7 +198,7 @@ def standardize(
     label_mean, label_scale = 0.0, 1.0
     scaled = labels and train.task == "regression"
     if scaled:
-        label_mean, label_scale = float(train.labels.mean()), float(train.labels.std()) or 1.0
+        label_mean, label_scale = (labels if callable(labels) else LOSSES["squared"].unit)(train.labels)
 
     def apply(table: Table) -> Table:
         features = np.empty(table.features.shape, wanted)

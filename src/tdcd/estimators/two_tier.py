@@ -466,7 +466,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     def _keep(self, result: Result) -> Self:
         """Take what was trained."""
         if result.history[-1].diverged:
-            raise ValueError(f"training diverged with step_size = {self.step_size}: lower it")
+            way = "give step_size a small number, such as 0.001" if self.step_size == "auto" else "lower it"
+            raise ValueError(f"training diverged with step_size = {self.step_size}: {way}")
         self.model_, self.history_, self.n_iter_ = result.model, result.history, result.n_iter
         self.converged_ = result.converged
         self._spread = _spread(result)

@@ -1,5 +1,6 @@
 """A linear model as a table of coefficients in the columns' own units."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Linear
+from tdcd.core.losses import Poisson
 from tdcd.core.notebook import summary_html
 from tdcd.core.words import counted
 from tdcd.prediction.model import Model, SiloModel
@@ -77,12 +79,15 @@ def coefficients(model: Model) -> Coefficients:
             f"{model.where} holds no model: let the run end, or stop it with Ctrl-C after its first rounds"
         )
     # The first silo's part takes the labels' mean, so that parts which were exported one by one add up to the model.
-    intercept = np.full(model.num_outputs, label_encoding.mean if silos[0] == model.silos[0] else 0.0)
+    is_logarithm = isinstance(model.loss, Poisson)
+    unit = 1.0 if is_logarithm else label_encoding.scale
+    origin = math.log(label_encoding.scale) if is_logarithm else label_encoding.mean
+    intercept = np.full(model.num_outputs, origin if silos[0] == model.silos[0] else 0.0)
     rows = []
     for silo in silos:
         own, shift = _unscaled(silo, model.part(silo))
-        intercept += shift * label_encoding.scale
-        rows += [Coefficient(silo, column, value * label_encoding.scale) for column, value in own.items()]
+        intercept += shift * unit
+        rows += [Coefficient(silo, column, value * unit) for column, value in own.items()]
     per_class = model.loss.target == "classes"
     # A silo without labels knows how many classes there are, and not what they are called.
     names = label_encoding.classes or [f"output_{number}" for number in range(1, model.num_outputs + 1)]

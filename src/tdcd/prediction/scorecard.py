@@ -261,8 +261,11 @@ def _meaning(model: Model, scale: PointScale) -> _Linear:
             f"{model.where} has a loss of your own, {model.loss.name}: what its scores mean is not known here"
         )
     if isinstance(model.loss, Poisson):
-        meaning = "The sum of a row's contributions is the logarithm of the expected count."
-        return _Linear(1.0, 0.0, "contribution", meaning, is_logarithm=True)
+        known = encoding.num_outputs is None
+        meaning = "The sum of a row's contributions is the logarithm of the expected count" + (
+            "." if known else f", as a multiple of the labels' mean, which silo '{model.label_silo}' alone knows."
+        )
+        return _Linear(1.0, math.log(encoding.scale), "contribution", meaning, is_logarithm=True)
     if target == "amount":
         # A hub without labels does not know their unit.
         known = encoding.num_outputs is None

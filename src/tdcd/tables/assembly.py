@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config, ConfigError, SiloSection
-from tdcd.config.losses import chosen_loss, standardizes
+from tdcd.config.losses import chosen_loss, label_unit
 from tdcd.core.settings import Dtype
 from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
@@ -217,7 +217,7 @@ def assemble(
     held_out = choose_held_out(encoded, config.evaluate.holdout, config.data.seed, stratify=config.evaluate.stratify)
     if held_out.all():
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
-    labels, mean, scale = standardized(encoded, ~held_out, standardizes(config))
+    labels, mean, scale = standardized(encoded, ~held_out, label_unit(config))
     samples = _Samples(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
     # Randomised labels are left out: those of the other ids were never drawn.

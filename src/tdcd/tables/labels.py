@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.losses import Loss, Task, fitting, loss_of
+from tdcd.core.losses import LabelUnit, Loss, Task, fitting, loss_of
 from tdcd.data.table import holdout_mask, strata
 
 FEW, SMALL = 20, 100
@@ -163,16 +163,15 @@ def choose_held_out(labels: Labels, fraction: float, seed: int, *, stratify: boo
     return holdout_mask(len(labels.numbers), fraction, seed, classes)
 
 
-def standardized(labels: Labels, training: NDArray[np.bool_], wanted: bool = True) -> tuple[NDArray[Any], float, float]:
-    """The numbers of a regression with mean 0 and variance 1 over the training samples, and their mean and scale.
+def standardized(labels: Labels, training: NDArray[np.bool_], unit: LabelUnit) -> tuple[NDArray[Any], float, float]:
+    """The numbers of a regression in the unit of the training samples, and what was taken off and divided by.
 
-    Classes, and amounts if it is not ``wanted``, stay as they are. The samples must be in the federation's order: the
+    Classes stay as they are. The samples must be in the federation's order: the
     figures are then the same for every party, to the last bit.
     """
-    if labels.task != "regression" or not wanted:
+    if labels.task != "regression":
         return labels.numbers, 0.0, 1.0
-    known = labels.numbers[training]
-    mean, scale = float(known.mean()), float(known.std()) or 1.0
+    mean, scale = unit(labels.numbers[training])
     return (labels.numbers - mean) / scale, mean, scale
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.losses.huber import Huber
 from tdcd.core.losses.logistic import Logistic
-from tdcd.core.losses.loss import Loss, Target, Task
+from tdcd.core.losses.loss import LabelUnit, Loss, Target, Task
 from tdcd.core.losses.poisson import Poisson
 from tdcd.core.losses.softmax import Softmax
 from tdcd.core.losses.squared import Squared
@@ -30,6 +30,7 @@ from tdcd.core.losses.squared import Squared
 __all__ = [
     "LOSSES",
     "Huber",
+    "LabelUnit",
     "Loss",
     "LossName",
     "Poisson",

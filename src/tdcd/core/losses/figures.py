@@ -18,12 +18,15 @@ def of_amounts(predictions: NDArray[Any], labels: NDArray[Any], unit: float) -> 
     return {"rmse": (squares / len(labels)) ** 0.5 * unit, "r2": 1 - squares / total if total else None}
 
 
-def of_counts(scores: NDArray[Any], labels: NDArray[Any]) -> Figures:
+def of_counts(scores: NDArray[Any], labels: NDArray[Any], unit: float = 1.0) -> Figures:
     r"""The mean Poisson deviance, D2 and the mean absolute error of the expected counts :math:`e^s`.
 
     .. math:: D = \frac2n \sum_i \Big(y_i \log \frac{y_i}{\mu_i} - y_i + \mu_i\Big), \qquad D^2 = 1 - D / D_0
 
     with :math:`D_0` the deviance of the labels' own mean; it is zero, and D2 undefined, if all labels are alike.
+
+    Args:
+        unit: what 1 is in counts; the deviance of counts that are so many times as large is so many times as large.
     """
     with np.errstate(over="ignore"):
         expected = np.exp(scores)
@@ -32,9 +35,9 @@ def of_counts(scores: NDArray[Any], labels: NDArray[Any]) -> Figures:
     null = _deviance(np.log(known), known, labels) if mean > 0 else 0.0
     explained = 1 - deviance / null if null > 0 and np.isfinite(deviance) else None
     return {
-        "deviance": deviance if np.isfinite(deviance) else None,
+        "deviance": unit * deviance if np.isfinite(deviance) else None,
         "d2": explained,
-        "mae": float(np.mean(np.abs(expected - labels))) if np.isfinite(deviance) else None,
+        "mae": unit * float(np.mean(np.abs(expected - labels))) if np.isfinite(deviance) else None,
     }
 
 

@@ -24,6 +24,10 @@ TASKS: dict[Target, tuple[Task, ...]] = {
 """The tasks that a loss fits; it can be the default for the first."""
 
 
+LabelUnit = Callable[[NDArray[Any]], tuple[float, float]]
+"""From the amounts of the training samples: what is taken off amounts, and what they are divided by."""
+
+
 @runtime_checkable
 class Loss(Protocol):
     """A loss: a frozen dataclass that inherits from this, with :meth:`losses` and whatever differs from the defaults.
@@ -35,7 +39,7 @@ class Loss(Protocol):
     labels: str = "finite numbers"
     """Which labels it takes, in words."""
     standardizes: bool = True
-    """Whether amounts get mean 0 and variance 1 before training, where features do."""
+    """Whether amounts get mean 0 and variance 1 before training, where features do; see :meth:`unit`."""
     curvature: float | None = None
     """The supremum over scores and labels of the spectral norm of its second derivative; None if there is none, or it
     is not known."""
@@ -97,6 +101,13 @@ class Loss(Protocol):
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
         """Which finite labels it takes, ``[n]`` to ``[n]``."""
         return np.ones(labels.shape, np.bool_)
+
+    def unit(self, labels: NDArray[Any]) -> tuple[float, float]:
+        """What is taken off amounts, and what they are divided by, where features are standardised: ``[n]`` labels.
+
+        Predictions, :meth:`inverse_link`, are multiplied by the second, and get the first back.
+        """
+        return (float(labels.mean()), float(labels.std()) or 1.0) if self.standardizes else (0.0, 1.0)
 
     def inverse_link(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """What scores ``[n, C]`` predict: amounts ``[n, 1]``, or the chances of the second class or of every class.

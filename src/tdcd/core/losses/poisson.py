@@ -18,8 +18,8 @@ class Poisson(Loss):
     r""":math:`e^s - y s + y \log y - y` of a score s and a count y: half the deviance of y from the mean :math:`e^s`.
 
     The last two terms move no block; with them no loss is below 0. The second derivative is :math:`e^s`, which has no
-    bound. The slope :math:`e^s - y` alone does not say how the loss changes; with the expected count :math:`e^s` it
-    does.
+    bound; so counts are divided by their mean, and scores of 0 are the best guess to begin with. The slope
+    :math:`e^s - y` alone does not say how the loss changes; with the expected count :math:`e^s` it does.
     """
 
     name = "poisson"
@@ -65,6 +65,10 @@ class Poisson(Loss):
         """Counts, and counts per exposure."""
         return np.asarray(labels >= 0)
 
+    def unit(self, labels: NDArray[Any]) -> tuple[float, float]:
+        """Their mean: curvature and steps are then the same for counts of any size."""
+        return 0.0, float(labels.mean()) or 1.0
+
     def inverse_link(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """The expected count, ``[n, 1]``."""
         # Infinite where a count would be too large for a float64.
@@ -73,4 +77,4 @@ class Poisson(Loss):
 
     def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:
         """The mean Poisson deviance, the part of it that is explained, and the mean absolute error."""
-        return figures.of_counts(scores[:, 0], labels)
+        return figures.of_counts(scores[:, 0], labels, unit)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.config import Config
-from tdcd.config.losses import chosen_loss, named_loss, standardizes
+from tdcd.config.losses import chosen_loss, label_unit, named_loss
 from tdcd.core.losses import Loss, Task, fitting, outputs_of
 from tdcd.data.table import holdout_mask
 from tdcd.runtime.certificates.agreement import Card
@@ -251,7 +251,7 @@ def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: LabelTarget | 
     if target is not None:
         numbers, mean, scale, words = labels.numbers, target.label_mean, target.label_scale, ""
     else:
-        numbers, mean, scale = standardized(labels, ~held_out, standardizes(config))
+        numbers, mean, scale = standardized(labels, ~held_out, label_unit(config))
         words = in_words(labels, config.model.loss)
     if labels.task != "regression":
         words = with_noise(config, words, int(numbers.max()) + 1)
