@@ -155,6 +155,13 @@ def export(
         bool,
         typer.Option("--scorecard", help="Points of every bin, of a run with model.bins; with --out also a page."),
     ] = False,
+    effects: Annotated[
+        bool, typer.Option("--effects", help="What each value of a column adds; networks also need --data.")
+    ] = False,
+    importance: Annotated[
+        bool,
+        typer.Option("--importance", help="Permutation importance of columns and silos; takes --data of all silos."),
+    ] = False,
     points: Annotated[float | None, typer.Option(help="Scorecard: the points of odds of --odds to 1 [600].")] = None,
     odds: Annotated[float | None, typer.Option(help="Scorecard: the odds of a row with --points [1].")] = None,
     double: Annotated[float | None, typer.Option(help="Scorecard: how many points more double the odds [20].")] = None,
@@ -171,11 +178,13 @@ def export(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="Scorecard: SILO=FILE, tables with labels: weight of evidence and information value.", metavar="TABLE"
+            help="SILO=FILE: tables for a scorecard's weight of evidence, for effects or for importance.",
+            metavar="TABLE",
         ),
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="Scorecard: the label column of --data [as in the run's settings].")
+        str | None,
+        typer.Option(help="Scorecard, importance: the label column of --data [as in the run's settings]."),
     ] = None,
 ) -> None:
     """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
@@ -190,6 +199,12 @@ def export(
     --monotone merges bins by their trained points, without labels, and writes the merged model as card.tdcd, which
     tdcd predict takes. --data gives weight of evidence and information value, where a table has the labels.
 
+    With --effects: what each value, level or bin of a column adds to the score, compared with the average row. Linear
+    models need no rows. Of networks it is an average over rows of the silo's own table: give it as --data SILO=FILE, as
+    a hub does for its own silo. With --importance: how much larger the loss is, and how metrics change, if a column's
+    values are dealt to other rows; this needs the tables and the parts of all silos in one place, and labels in one
+    of the tables.
+
     With --onnx: a file that other programs run, with the preparation of the columns in it; its numbers are those of
     tdcd predict. A hub exports its own silo's part: `tdcd export runs/hub-bank --onnx --silo bank --out bank.onnx`.
 
@@ -202,14 +217,21 @@ def export(
     scale = {"points": points, "odds": odds, "double": double, "favours": favours}
     given = {name: value for name, value in scale.items() if value is not None}
     with reported():
-        if onnx and scorecard:
-            raise ValueError("--scorecard and --onnx are two files: give one of the two")
-        of_scorecard = {**given, "monotone": monotone, "data": data, "label": label}
+        forms = {"--scorecard": scorecard, "--onnx": onnx, "--effects": effects, "--importance": importance}
+        chosen = [name for name, is_chosen in forms.items() if is_chosen]
+        if len(chosen) > 1:
+            raise ValueError(f"{chosen[0]} and {chosen[1]} are two files: give one of the two")
         of_onnx = {"silo": silo, "from-phi": from_phi or None, "without": without}
-        _refuse_options({} if scorecard else of_scorecard, "--scorecard")
+        _refuse_options({} if scorecard else {**given, "monotone": monotone}, "--scorecard")
+        takes_label = scorecard or importance
+        _refuse_options({} if takes_label else {"label": label}, "--scorecard or --importance")
+        _refuse_options({} if takes_label or effects else {"data": data}, "--scorecard, --effects or --importance")
         _refuse_options({} if onnx else of_onnx, "--onnx")
     if onnx:
         _export_onnx(folder, out, silo, without or [], from_phi=from_phi, allow_code=allow_code, force=force)
+        return
+    if effects or importance:
+        _export_explained(folder, out, data or [], label, is_importance=importance, allow_code=allow_code, force=force)
         return
     if scorecard:
         columns = [name.strip() for text in monotone or [] for name in text.split(",") if name.strip()]
@@ -267,6 +289,50 @@ def _export_onnx(
     screen.print(f"ONNX: {out}, {what}", soft_wrap=True, highlight=False)
     for line in filter(None, map(model.stand_ins.warning, without)):
         screen.print(Text(line, "yellow"), soft_wrap=True)
+
+
+def _export_explained(
+    folder: Path,
+    out: Path | None,
+    data: Sequence[str],
+    label: str | None,
+    *,
+    is_importance: bool,
+    allow_code: bool,
+    force: bool,
+) -> None:
+    """Show or write the effects of a model's columns, or their importance."""
+    from tdcd.prediction.effects import effects_table
+    from tdcd.prediction.importance import importances_table, labels_in
+    from tdcd.prediction.model import Model
+    from tdcd.tables.writing import check_name, write_table
+
+    with reported():
+        if out is not None:
+            check_name(out)
+            refuse_existing(out, force)
+        model = Model.load(folder, allow_code=allow_code)
+        tables = _tables(data, model.silos)
+        if is_importance:
+            name = label or _label_of(folder)
+            if name is None:
+                raise ValueError("--label COLUMN is missing: the column of --data with the labels")
+            columns = importances_table(model.permutation_importance(tables, labels_in(model, tables, name)))
+        else:
+            columns = effects_table(model.effects(tables or None))
+        if out is not None:
+            write_table(out, columns)
+    if out is not None:
+        what = "Importances" if is_importance else "Effects"
+        screen.print(f"{what}: {out}", soft_wrap=True, highlight=False)
+        return
+    shown = Table(box=rich.box.SIMPLE_HEAD)
+    for name, values in columns.items():
+        is_number = any(isinstance(value, float) for value in values)
+        shown.add_column(Text(name), overflow="fold", justify="right" if is_number else "left")
+    for row in zip(*columns.values(), strict=True):
+        shown.add_row(*(Text(f"{cell:.4g}" if isinstance(cell, float) else str(cell or "")) for cell in row))
+    screen.print(shown)
 
 
 def _tables(data: Sequence[str], silos: Sequence[str]) -> dict[str, Path]:

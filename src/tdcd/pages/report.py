@@ -17,6 +17,7 @@ from tdcd.core.choices import PYTHON
 from tdcd.core.losses import fitting
 from tdcd.core.words import counted
 from tdcd.federation.silos import LabelFigures, SiloIds
+from tdcd.pages.effects import columns
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import NAMES, ROW, WIDTH, Curve, chart, cut, line_figure, row_name, signed_bars
 from tdcd.pages.kit.federation import DrawnParty, DrawnSilo, federation_svg
@@ -83,6 +84,7 @@ def _page(run: RecordedRun) -> Html:
         html.section("Final figures", *_final_figures(run)),
         *predictions(run),
         *weights(run),
+        *columns(run, SCORES.get(_loss(run), "the score"), _outputs(run), _linear_silos(run)),
         *_joining(run),
         *subsets(run),
         *time_section(run),
@@ -353,7 +355,8 @@ def weights(run: RecordedRun) -> Iterator[Html]:
     if not largest:
         return
     shown = largest[:MOST_SILOS]
-    names = _outputs(run, shown[0].values.shape[1])
+    count = shown[0].values.shape[1]
+    names = _outputs(run) if len(_outputs(run)) == count else [str(number) for number in range(count)]
     if len(names) > MOST_OUTPUTS:
         return
     # One scale for all silos, so that they can be compared.
@@ -405,10 +408,16 @@ def _loss(run: RecordedRun) -> str:
     return str(named or (fitting(task)[0] if task else ""))
 
 
-def _outputs(run: RecordedRun, count: int) -> list[str]:
-    """The classes' names, or their numbers."""
-    names = _labels(run).get("classes", [])
-    return [str(name) for name in names] if len(names) == count else [str(number) for number in range(count)]
+def _outputs(run: RecordedRun) -> list[str]:
+    """The classes' names."""
+    return [str(name) for name in _labels(run).get("classes", [])]
+
+
+def _linear_silos(run: RecordedRun) -> list[str]:
+    """The silos whose part of an additive model is linear."""
+    if run.config.get("model", {}).get("head", "sum") != "sum":
+        return []
+    return [silo.name for silo, kind in _blocks(run) if kind == "linear" and len(silo.feature_shape) == 1]
 
 
 def _labels(run: RecordedRun) -> dict[str, Any]:
