@@ -28,6 +28,7 @@ from tdcd.pages.timeline import time_section
 from tdcd.records.history import Record
 from tdcd.records.model_file import read_block
 from tdcd.records.run_folder import FederationFacts, RecordedRun, RunFolder, SiloFacts
+from tdcd.tables.overlap import Presence
 
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
 
@@ -496,9 +497,14 @@ def _patterns(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
         words = "all silos" if len(pattern["silos"]) == len(names) else " and ".join(pattern["silos"])
         counts = [f"{pattern['trained']:,}", f"{pattern['samples']:,}"]
         reached = (figure(pattern["metrics"].get(name)) for name in run.metric_names)
-        rows.append([words, *counts, figure(pattern["loss"]), *reached])
-    heads = [f"{split} {name}" for name in ("samples", "loss", *map(metric_title, run.metric_names))]
+        # Runs of earlier versions have no labels there.
+        labels = _labels_in_words(pattern.get("labels"))
+        rows.append([words, *counts, labels, figure(pattern["loss"]), *reached])
+    heads = [f"{split} {name}" for name in ("samples", "labels", "loss", *map(metric_title, run.metric_names))]
     yield html.table(["silos that have the sample", "training samples", *heads], rows, numbers=True)
+    if recorded.get("selection"):
+        sentence = str(recorded["selection"])
+        yield html.paragraph(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
 def _parts(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
@@ -637,6 +643,20 @@ def alignment_table(silos: Mapping[str, SiloIds]) -> TextTable:
         for name, ids in silos.items()
     ]
     return TextTable(["silo", "ids", "common ids", "rows lost", "labels before", "labels after"], rows)
+
+
+def presence_table(presence: Presence) -> TextTable:
+    """One row per pattern: its ids, how many have a label, and what these labels are like."""
+    rows = [
+        [
+            "all silos" if len(pattern.silos) == presence.num_silos else " and ".join(pattern.silos),
+            f"{pattern.ids:,}",
+            f"{pattern.labelled:,}",
+            _labels_in_words(pattern.labels),
+        ]
+        for pattern in presence.patterns
+    ]
+    return TextTable(["silos that have the id", "ids", "with a label", "labels"], rows)
 
 
 def counts_table(silo: str, num_ids: int, shared: Mapping[str, int]) -> TextTable:

@@ -25,7 +25,7 @@ from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.label_privacy import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.overlap import alignment, common_ids, held_twice, labelled_ids, presence_in_words
+from tdcd.tables.overlap import alignment, common_ids, held_twice, labelled_ids, presence_by_pattern
 from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.reader import give_back_memory, read_chunks, read_rows
 from tdcd.tables.rows import Columns, RawRows
@@ -214,6 +214,12 @@ def assemble(
     # Randomised labels are left out: those of the other ids were never drawn.
     amounts = None if config.federation.label_epsilon is not None else encoded.task == "regression"
     aligned = alignment(tables, numbers.keys(), amounts=amounts) if config.data.align else {}
+    if takes_all or any(ids.lost for ids in aligned.values()):
+        presence = presence_by_pattern(tables, amounts=amounts)
+        if takes_all and presence.in_words:
+            caution(f"data.samples = 'all': ids by the silos that have them: {presence.in_words}")
+        if presence.selection:
+            caution(presence.selection)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     made = []
     for index, section in enumerate(config.silos):
@@ -235,8 +241,6 @@ def assemble(
         alignment=aligned,
         terms=Terms(config.federation.labels, samples="all", standin=config.data.standin) if takes_all else Terms(),
     )
-    if pattern := presence_in_words(federation):
-        caution(f"data.samples = 'all': {pattern}")
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
     return Assembled(federation, label_encoding, preparations, ids, test_ids, encoded.of(held_out))

@@ -15,6 +15,7 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.missing_rows import patterns, test_patterns
+from tdcd.federation.selection import label_figures, selection_in_words
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
 from tdcd.prediction.importance import SiloRows, describe_importances, shuffled
@@ -81,7 +82,7 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
         tested = interactions_of(known, HeldOut(truth, weights, scale), objective, only_sums=only_sums)
         content = {**described, "interactions": tested, **_explained(trained, hub_blocks, measure)}
     else:
-        content = _by_pattern(federation, measured, measure)
+        content = _by_pattern(federation, measured, measure, amounts=objective.kind.target == "amount")
     total = None if labels is None else sum([*measured.values()][1:], start=next(iter(measured.values())))
     content |= _calibration(trained, total)
     folder.write_subsets(content)
@@ -147,14 +148,19 @@ def _calibration(trained: Trained, total: NDArray[Any] | None) -> dict[str, Any]
     return {"calibration": describe_calibration(scores, federation.test_labels, weights, objective)}
 
 
-def _by_pattern(federation: Federation, parts: Mapping[Any, NDArray[Any]], measure: Any) -> dict[str, Any]:
+def _by_pattern(
+    federation: Federation, parts: Mapping[Any, NDArray[Any]], measure: Any, *, amounts: bool
+) -> dict[str, Any]:
     """``subsets.json`` of a run in which silos lack samples: the figures by the silos that have them."""
     first, *others = parts.values()
     scores, has_test = np.asarray(sum(others, start=first)), federation.test_labels is not None
-    trained, figures = patterns(federation), []
+    trained, figures = patterns(federation), list[dict[str, Any]]()
+    truth = federation.labels if federation.test_labels is None else federation.test_labels
+    groups = {silos: np.asarray(federation.labels[rows], np.float64) for silos, rows in trained.items()}
     for silos, rows in (test_patterns if has_test else patterns)(federation).items():
         loss, reached = measure(scores[rows], rows)
-        counts = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": len(rows)}
+        counts: dict[str, Any] = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": len(rows)}
+        counts |= {"labels": label_figures(federation, truth[rows], amounts=amounts)}
         figures.append({**counts, "loss": loss, "metrics": reached})
     return {
         "silos": [silo.name for silo in federation.silos],
@@ -164,6 +170,7 @@ def _by_pattern(federation: Federation, parts: Mapping[Any, NDArray[Any]], measu
         "stand_in": {},
         "subsets": [],
         "patterns": figures,
+        "selection": selection_in_words(groups, federation.num_silos, amounts=amounts),
     }
 
 
