@@ -36,11 +36,12 @@ def predict(
         ),
     ],
     data: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
-            help="SILO=FILE, once for each silo; in a federation, FILE: this silo's new rows. CSV or Parquet."
+            help="SILO=FILE, once for each silo; in a federation, FILE: the new rows of this silo or client. CSV or "
+            "Parquet. A hub without it asks its clients."
         ),
-    ],
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The file to write, .csv or .parquet; not where another silo alone has labels."),
@@ -58,7 +59,10 @@ def predict(
     ] = None,
     force: Force = False,
     allow_code: AllowCode = False,
-    silo: Annotated[str | None, typer.Option(help="Federation: the silo that this hub belongs to.")] = None,
+    silo: Annotated[str | None, typer.Option(help="Federation: the silo that this party belongs to.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Federation: score the rows of this client for its hub, which needs none.")
+    ] = None,
     run: Annotated[
         Path | None, typer.Option(help="Federation: this hub's run folder [default: as for tdcd hub].")
     ] = None,
@@ -73,6 +77,10 @@ def predict(
     In a real federation every hub gives `tdcd predict FEDERATION.toml --silo bank --data a.csv --out new.csv` at the
     same time: each scores its own rows, only the scores travel, and no block leaves its silo. With federation.labels
     only that silo gets predictions: the others give the command without --out, and their scores go to its hub.
+
+    Where the rows of a silo are at its clients, its hub gives the command without --data, and every client
+    `tdcd predict FEDERATION.toml --silo bank --client north --data new.csv`. A client gets the silo's part of the
+    model, as in training, and its hub gets ids and scores, no cell.
 
     OUT has the rows in the order of the first silo's table or, in a federation, of this silo's, and ids that it lacks
     after them; the id column, called as it is there; prediction;
@@ -94,7 +102,10 @@ def predict(
             refuse_existing(out, force)
         if common and allow_missing:
             raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
-        gone = without or []
+        gone, data = without or [], data or []
+        if client is not None:
+            _score(target, data, silo, client, (certs, party, insecure), out, gone)
+            return
         if target.suffix == ".toml":
             peers = (data, silo, run, certs, party, insecure)
             model, parts = _with_peers(
@@ -107,6 +118,8 @@ def predict(
             )
         elif out is None:
             raise ValueError(NO_OUT)
+        elif not data:
+            raise ValueError("--data SILO=FILE is missing: the tables with the new rows")
         else:
             model = Model.load(target, allow_code=allow_code)
             model.check_meaning()
@@ -383,8 +396,11 @@ def _with_peers(
     from tdcd.runtime.process.party import own_file
     from tdcd.runtime.process.predict import predict_with_peers
 
-    if silo is None or len(data) != 1:
-        raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")
+    if silo is None or len(data) > 1:
+        raise ValueError(
+            "predicting with other hubs takes --silo NAME, and one --data FILE: this silo's new rows, or none where "
+            "its clients have them"
+        )
     holder = check_config(read_config(federation), str(federation)).federation.labels
     if predicts and holder not in (None, silo):
         raise ValueError(f"--out: silo '{holder}' alone has labels, and predicts: leave it out to send it your scores")
@@ -399,7 +415,7 @@ def _with_peers(
                 federation,
                 silo,
                 folder,
-                Path(data[0]),
+                Path(data[0]) if data else None,
                 own,
                 waiting=waiting,
                 allow_missing=allow_missing,
@@ -416,6 +432,37 @@ def _with_peers(
         )
         screen.print(sent, soft_wrap=True, highlight=False)
     return model, parts
+
+
+def _score(
+    federation: Path,
+    data: Sequence[str],
+    silo: str | None,
+    client: str,
+    own: tuple[Path | None, Path | None, bool],
+    out: Path | None,
+    without: Sequence[str],
+) -> None:
+    """Score a client's rows for its hub."""
+    from tdcd.cli.console import WaitingDisplay
+    from tdcd.core.execution import Interrupted
+    from tdcd.runtime.process.party import own_file
+    from tdcd.runtime.process.predict import score_as_client
+
+    if federation.suffix != ".toml" or silo is None or len(data) != 1:
+        raise ValueError("--client goes with FEDERATION.toml, --silo NAME and one --data FILE: this client's new rows")
+    if out is not None or without:
+        raise ValueError("--client: the hub writes the predictions and says who is missing; leave --out and --without")
+    certs, party, insecure = own
+    waiting = WaitingDisplay(screen, "predicting")
+    try:
+        with stoppable(waiting.stop), waiting:
+            party_file = own_file(party, certs=text_of(certs), insecure=insecure)
+            count = score_as_client(federation, silo, client, Path(data[0]), party_file, waiting=waiting)
+    except Interrupted as stopped:
+        screen.print(str(stopped), highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    screen.print(f"Scored {counted(count, 'row')} for the hub of silo '{silo}'.", soft_wrap=True, highlight=False)
 
 
 def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path, model: "Model") -> None:
