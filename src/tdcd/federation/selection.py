@@ -84,7 +84,7 @@ def _of_ranks(groups: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
 
 def _of_counts(groups: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
     classes = np.unique(np.concatenate(groups))
-    counts = np.array([[np.sum(group == one) for one in classes] for group in groups], np.float64)
+    counts = np.array([[np.sum(group == code) for code in classes] for group in groups], np.float64)
     shares = counts.sum(axis=1) / counts.sum()
     is_rare = counts.sum(axis=0) * shares.min() < LEAST_EXPECTED
     pooled = counts[:, is_rare].sum(axis=1, keepdims=True)

@@ -33,16 +33,18 @@ def columns(run: RecordedRun, unit: str, outputs: Sequence[str], linear: Sequenc
     try:
         if "importance" in recorded:
             yield html.section("Importance of columns", *_importance(recorded["importance"]))
-        stored = {silo: [Effect.from_json(one) for one in own] for silo, own in recorded.get("effects", {}).items()}
+        stored = {silo: [Effect.from_json(entry) for entry in own] for silo, own in recorded.get("effects", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{folder.subsets_file} is damaged: {error!r}") from None
     names = [silo.name for silo in run.federation.silos]
-    found = {silo: stored.get(silo) or (_of_linear(folder, silo) if silo in linear else []) for silo in names}
+    known = {silo: stored.get(silo) or (_of_linear(folder, silo) if silo in linear else []) for silo in names}
     # The columns that matter on real rows come first; without importances, those whose effects differ most.
-    rank = {(one["silo"], one["column"]): -one["loss"] for one in recorded.get("importance", {}).get("changes", ())}
+    rank = {
+        (entry["silo"], entry["column"]): -entry["loss"] for entry in recorded.get("importance", {}).get("changes", ())
+    }
     ranked = {
         silo: sorted(by_spread(own), key=lambda effect: rank.get((silo, effect.column), 0.0))
-        for silo, own in found.items()
+        for silo, own in known.items()
         if own
     }
     drawn = [*_drawn(ranked, outputs)]
@@ -51,11 +53,11 @@ def columns(run: RecordedRun, unit: str, outputs: Sequence[str], linear: Sequenc
 
 
 def _in_words(unit: str, *, averaged: bool) -> str:
-    how = "averaged over rows of its silo" if averaged else "all else being the same"
+    meaning = "averaged over rows of its silo" if averaged else "all else being the same"
     return (
-        f"What a value of a column adds to {unit}, compared with the average row, {how}: the {MOST_EFFECTS} columns of "
-        "each silo that decide most. Scores are sums over silos, so that no other silo's columns change these curves. "
-        "tdcd export --effects writes those of all columns. A column with an effect need not be a cause."
+        f"What a value of a column adds to {unit}, compared with the average row, {meaning}: the {MOST_EFFECTS} "
+        "columns of each silo that decide most. Scores are sums over silos, so that no other silo's columns change "
+        "these curves. tdcd export --effects writes those of all columns. A column with an effect need not be a cause."
     )
 
 
@@ -65,9 +67,9 @@ def _importance(recorded: Mapping[str, Any]) -> Iterator[Html]:
         " one shuffle): permutation importance. Columns that say the same share it."
     )
     by_silo: dict[str, list[tuple[str, float]]] = {}
-    for one in recorded["changes"]:
-        if one["column"]:
-            by_silo.setdefault(one["silo"], []).append((str(one["column"]), float(one["loss"])))
+    for entry in recorded["changes"]:
+        if entry["column"]:
+            by_silo.setdefault(entry["silo"], []).append((str(entry["column"]), float(entry["loss"])))
     shown = {
         silo: sorted(own, key=lambda pair: -pair[1])[:MOST_COLUMNS] for silo, own in [*by_silo.items()][:MOST_SILOS]
     }
@@ -92,9 +94,9 @@ def _of_linear(folder: RunFolder, silo: str) -> list[Effect]:
     return effects(preparation, lambda features: features @ own, average) if len(own) == average.shape[1] else []
 
 
-def _drawn(found: Mapping[str, Sequence[Effect]], outputs: Sequence[str]) -> Iterator[Html]:
+def _drawn(known: Mapping[str, Sequence[Effect]], outputs: Sequence[str]) -> Iterator[Html]:
     figures = []
-    for silo, own in [*found.items()][:MOST_SILOS]:
+    for silo, own in [*known.items()][:MOST_SILOS]:
         for effect in own[:MOST_EFFECTS]:
             if effect.values.shape[1] <= MOST_OUTPUTS and np.isfinite(effect.values).all():
                 figures.append((_drawing(effect, outputs), f"{silo}: {effect.column}"))

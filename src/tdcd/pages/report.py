@@ -5,7 +5,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,9 @@ from tdcd.pages.timeline import time_section
 from tdcd.records.history import Record
 from tdcd.records.model_file import read_block
 from tdcd.records.run_folder import FederationFacts, RecordedRun, RunFolder, SiloFacts
-from tdcd.tables.overlap import Presence
+
+if TYPE_CHECKING:
+    from tdcd.tables.overlap import Presence
 
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
 
@@ -645,7 +647,7 @@ def alignment_table(silos: Mapping[str, SiloIds]) -> TextTable:
     return TextTable(["silo", "ids", "common ids", "rows lost", "labels before", "labels after"], rows)
 
 
-def presence_table(presence: Presence) -> TextTable:
+def presence_table(presence: "Presence") -> TextTable:
     """One row per pattern: its ids, how many have a label, and what these labels are like."""
     rows = [
         [

@@ -55,9 +55,9 @@ def effects_of(model: Model, rows: Mapping[str, RawRows]) -> Effects:
     outputs = model.label_encoding.classes if model.loss.target == "classes" else ()
     if not outputs and model.num_outputs > 1:
         outputs = tuple(f"output_{number}" for number in range(1, model.num_outputs + 1))
-    found = {silo: by_spread(_of_silo(silo, part, rows.get(silo))) for silo, part in named.items()}
+    by_silo = {silo: by_spread(_of_silo(silo, part, rows.get(silo))) for silo, part in named.items()}
     scale = model.label_encoding.scale
-    scaled = {silo: [each._replace(values=each.values * scale) for each in own] for silo, own in found.items()}
+    scaled = {silo: [each._replace(values=each.values * scale) for each in own] for silo, own in by_silo.items()}
     return Effects([f"effect_{name}" for name in outputs] or ["effect"], scaled)
 
 
@@ -78,13 +78,13 @@ def _of_silo(silo: str, part: SiloModel, rows: RawRows | None) -> list[Effect]:
     return effects(part.preparation, part.phi_of, features)
 
 
-def effects_table(found: Effects) -> dict[str, list[Any]]:
+def effects_table(table: Effects) -> dict[str, list[Any]]:
     """Columns of a table: ``silo``, ``column``, ``value`` and ``effect``, or one ``effect_CLASS`` per class."""
     lines = [
         (silo, effect.column, point, *map(float, values))
-        for silo, own in found.silos.items()
+        for silo, own in table.silos.items()
         for effect in own
         for point, values in zip(effect.points, effect.values, strict=True)
     ]
-    names = ["silo", "column", "value", *found.outputs]
+    names = ["silo", "column", "value", *table.outputs]
     return {name: [line[place] for line in lines] for place, name in enumerate(names)}

@@ -12,7 +12,7 @@ same rows is an equation about them.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from tdcd.core.notebook import summary_html
 from tdcd.core.objective import Objective
 from tdcd.core.words import counted
-from tdcd.prediction.model import Model
 from tdcd.prediction.subsets import Scorer
 from tdcd.records.metrics import metrics
 from tdcd.tables.effects import column_slices
 from tdcd.tables.labels import LabelEncoding, canonical_label
-from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import RawRows
-from tdcd.tables.source import open_table
+
+if TYPE_CHECKING:
+    from tdcd.prediction.model import Model
 
 
 class SiloRows(NamedTuple):
@@ -91,10 +91,10 @@ def shuffled(silos: Mapping[str, SiloRows], measure: Scorer, repeats: int, seed:
     total = np.asarray(sum(others, start=first))
     before = measure(total)
     orders = [np.random.default_rng([seed, repeat]).permutation(len(total)) for repeat in range(repeats)]
-    found = []
+    importances = []
     for silo, own in silos.items():
         rest = total - phis[silo]
-        found.append(_changed(silo, "", before, [measure(rest + phis[silo][order]) for order in orders]))
+        importances.append(_changed(silo, "", before, [measure(rest + phis[silo][order]) for order in orders]))
         columns = []
         for column, place in own.columns.items():
             after = []
@@ -103,8 +103,8 @@ def shuffled(silos: Mapping[str, SiloRows], measure: Scorer, repeats: int, seed:
                 features[:, place] = own.features[order, place]
                 after.append(measure(rest + own.phi(features)))
             columns.append(_changed(silo, column, before, after))
-        found += sorted(columns, key=lambda one: -one.loss)
-    return found
+        importances += sorted(columns, key=lambda row: -row.loss)
+    return importances
 
 
 def _changed(silo: str, column: str, before: Any, after: Sequence[Any]) -> Importance:
@@ -114,7 +114,7 @@ def _changed(silo: str, column: str, before: Any, after: Sequence[Any]) -> Impor
 
 
 def importances_of(
-    model: Model, rows: Mapping[str, RawRows], labels: Sequence[Any] | NDArray[Any], repeats: int, seed: int
+    model: "Model", rows: Mapping[str, RawRows], labels: Sequence[Any] | NDArray[Any], repeats: int, seed: int
 ) -> Importances:
     """The importances of a model's columns on some rows with labels, in the labels' order."""
     model.check_meaning()
@@ -167,9 +167,11 @@ def numbers_of(labels: Sequence[Any] | NDArray[Any], encoding: LabelEncoding) ->
     return np.array([codes[canonical_label(label)] for label in listed])
 
 
-def describe_importances(found: Sequence[Importance], rows: int) -> dict[str, Any]:
+def describe_importances(importances: Sequence[Importance], rows: int) -> dict[str, Any]:
     """The entry ``importance`` of ``subsets.json``: what one shuffle of so many rows changes."""
-    listed = [{"silo": one.silo, "column": one.column, "loss": one.loss, "metrics": dict(one.metrics)} for one in found]
+    listed = [
+        {"silo": row.silo, "column": row.column, "loss": row.loss, "metrics": dict(row.metrics)} for row in importances
+    ]
     return {"rows": rows, "changes": listed}
 
 
@@ -180,19 +182,22 @@ def _figures(row: Importance, names: Sequence[str]) -> Iterator[str]:
         yield "" if value is None else f"{value:.4g}"
 
 
-def importances_table(found: Importances) -> dict[str, list[Any]]:
+def importances_table(importances: Importances) -> dict[str, list[Any]]:
     """Columns of a table: ``silo``, ``column`` (empty for the whole silo), and how loss and metrics change."""
     columns: dict[str, list[Any]] = {
-        "silo": [row.silo for row in found.rows],
-        "column": [row.column for row in found.rows],
-        "loss": [row.loss for row in found.rows],
+        "silo": [row.silo for row in importances.rows],
+        "column": [row.column for row in importances.rows],
+        "loss": [row.loss for row in importances.rows],
     }
-    names = found.rows[0].metrics
-    return columns | {name: [row.metrics.get(name) for row in found.rows] for name in names}
+    names = importances.rows[0].metrics
+    return columns | {name: [row.metrics.get(name) for row in importances.rows] for name in names}
 
 
-def labels_in(model: Model, tables: Mapping[str, Path], label: str) -> list[Any]:
+def labels_in(model: "Model", tables: Mapping[str, Path], label: str) -> list[Any]:
     """The labels in the first table that has the column, in the order of the first silo's rows."""
+    from tdcd.tables.reader import read_rows  # noqa: PLC0415  (not after training)
+    from tdcd.tables.source import open_table  # noqa: PLC0415
+
     for silo, path in tables.items():
         columns = model.part(silo).columns
         with open_table(path, columns.id, columns.dialect) as table:

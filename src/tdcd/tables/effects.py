@@ -161,6 +161,6 @@ def _bin_in_words(cell: Any) -> str:
     return f"above {above}" if up_to is None else f"{above} to {up_to}"
 
 
-def by_spread(found: Sequence[Effect]) -> list[Effect]:
+def by_spread(listed: Sequence[Effect]) -> list[Effect]:
     """The effects, the columns that decide most first."""
-    return sorted(found, key=lambda effect: -effect.spread)
+    return sorted(listed, key=lambda effect: -effect.spread)

@@ -131,18 +131,18 @@ def presence_by_pattern(tables: Mapping[str, Sequence[RawRows]], *, amounts: boo
     for sample, label in known.items():
         labels.setdefault(held[sample], []).append(label if amounts else canonical_label(label))
     classes = {} if amounts else {name: code for code, name in enumerate(sorted({*chain(*labels.values())}))}
-    numbers = {kind: np.array([classes.get(one, one) for one in own], np.float64) for kind, own in labels.items()}
-    names, found = [*tables], []
+    numbers = {kind: np.array([classes.get(label, label) for label in own], np.float64) for kind, own in labels.items()}
+    names, patterns = [*tables], []
     for kind, count in Counter(held.values()).most_common():
         silos = tuple(name for place, name in enumerate(names) if kind >> place & 1)
         own = labels.get(kind, [])
         figures = None if amounts is None else _figures(own, amounts)
         if isinstance(figures, dict):
             figures = {name: figures.get(name, 0.0) for name in classes}
-        found.append(PatternIds(silos, count, len(own), figures))
-    groups = {(str(kind),): own for kind, own in numbers.items()}
+        patterns.append(PatternIds(silos, count, len(own), figures))
+    groups: dict[tuple[str, ...], Any] = {(str(kind),): own for kind, own in numbers.items()}
     selection = "" if amounts is None else selection_in_words(groups, len(names), amounts=amounts)
-    return Presence(len(names), found, selection)
+    return Presence(len(names), patterns, selection)
 
 
 def alignment(

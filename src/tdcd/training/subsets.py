@@ -15,10 +15,8 @@ from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.missing_rows import patterns, test_patterns
-from tdcd.federation.selection import label_figures, selection_in_words
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
-from tdcd.prediction.importance import SiloRows, describe_importances, shuffled
 from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.scores import StandIns
 from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated, temperature_in
@@ -26,7 +24,6 @@ from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
 from tdcd.simulation.host_tables import phi_of_all
-from tdcd.tables.effects import ROWS, column_slices, effects, evenly_spaced
 from tdcd.tables.preparation import preparation_of
 
 ROWS_AT_ONCE = 4096
@@ -94,6 +91,10 @@ def _explained(trained: Trained, hub_blocks: Sequence[Tree], measure: Any) -> di
 
     Effects of linear blocks follow from the model alone, and are not stored.
     """
+    # Training itself needs none of it.
+    from tdcd.prediction.importance import SiloRows, describe_importances, shuffled  # noqa: PLC0415
+    from tdcd.tables.effects import ROWS, column_slices, effects, evenly_spaced  # noqa: PLC0415
+
     federation, objective = trained.federation, trained.objective
     three = [*zip(federation.silos, trained.blocks, hub_blocks, strict=True)]
     if trained.hosts is not None or any(len(silo.feature_shape) > 1 for silo, _, _ in three):
@@ -111,9 +112,9 @@ def _explained(trained: Trained, hub_blocks: Sequence[Tree], measure: Any) -> di
         silos[silo.name] = SiloRows(np.asarray(tables[-1][rows]), phi, slices[silo.name])
         if objective.combine.is_additive and not isinstance(block, Linear):
             averaged = np.asarray(silo.features[evenly_spaced(federation.num_samples, ROWS)])
-            shown[silo.name] = [one.to_json() for one in effects(preparation_of(silo), phi, averaged)]
-    found = shuffled(silos, lambda phi: measure(phi, rows), 1, 0)
-    return {"importance": describe_importances(found, len(rows))} | ({"effects": shown} if shown else {})
+            shown[silo.name] = [effect.to_json() for effect in effects(preparation_of(silo), phi, averaged)]
+    changes = shuffled(silos, lambda phi: measure(phi, rows), 1, 0)
+    return {"importance": describe_importances(changes, len(rows))} | ({"effects": shown} if shown else {})
 
 
 def _phi_of_rows(model: Block, block: Tree, rows: NDArray[Any], *, size: int) -> NDArray[Any]:
@@ -152,6 +153,8 @@ def _by_pattern(
     federation: Federation, parts: Mapping[Any, NDArray[Any]], measure: Any, *, amounts: bool
 ) -> dict[str, Any]:
     """``subsets.json`` of a run in which silos lack samples: the figures by the silos that have them."""
+    from tdcd.federation.selection import label_figures, selection_in_words  # noqa: PLC0415  (for such runs only)
+
     first, *others = parts.values()
     scores, has_test = np.asarray(sum(others, start=first)), federation.test_labels is not None
     trained, figures = patterns(federation), list[dict[str, Any]]()

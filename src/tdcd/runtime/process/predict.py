@@ -526,12 +526,12 @@ def predict_with_peers(
             return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress)
         return PredictHub(job, index, scores, trained, [hub_of(gone) for gone in without], waiting.progress)
 
-    scoring = ScoringHub(job, index, model, hub_of_rows) if data is None else None
-    party = scoring or hub_of_rows(model.silo_scores(silo, data))
+    scoring = ScoringHub(job, index, model, hub_of_rows)
+    party = scoring if data is None else hub_of_rows(model.silo_scores(silo, data))
     with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
         _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
-    hub = party if scoring is None else scoring.hub
-    assert isinstance(hub, PredictHub)
+    hub = party.hub if isinstance(party, ScoringHub) else party
+    assert hub is not None
     return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
 
 
