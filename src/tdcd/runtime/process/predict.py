@@ -27,7 +27,7 @@ from tdcd.prediction.model import Model, SiloModel
 from tdcd.prediction.scores import SiloScores, check_without, no_scores
 from tdcd.records.files import digest_of, read_json
 from tdcd.records.run_folder import RunFolder
-from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
+from tdcd.runtime.certificates.agreement import KEY_BYTES, ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.machine.instructions import RunOutcome
@@ -522,12 +522,13 @@ def predict_with_peers(
 
     def hub_of_rows(scores: SiloScores) -> PredictHub:
         if is_masked:
-            keys = keys_of(job, job.hubs[index], own)
+            keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
             return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress)
         return PredictHub(job, index, scores, trained, [hub_of(gone) for gone in without], waiting.progress)
 
-    scoring = ScoringHub(job, index, model, hub_of_rows)
-    party = scoring if data is None else hub_of_rows(model.silo_scores(silo, data))
+    party: PredictHub | ScoringHub = (
+        ScoringHub(job, index, model, hub_of_rows) if data is None else hub_of_rows(model.silo_scores(silo, data))
+    )
     with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
         _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
     hub = party.hub if isinstance(party, ScoringHub) else party
