@@ -245,7 +245,7 @@ def test_data_that_names_no_silo_is_refused(run, tmp_path, data):
 
 def test_predicting_with_other_hubs_needs_a_silo_and_one_file(tmp_path):
     arguments = ("predict", tmp_path / "federation.toml", "--out", tmp_path / "p.csv", "--data")
-    message = "takes --silo NAME and one --data FILE: this silo's new rows"
+    message = "takes --silo NAME, and one --data FILE: this silo's new rows, or none where its clients have them"
     for more in (["a.csv"], ["a.csv", "--data", "b.csv", "--silo", "bank"]):
         status, said = called(*arguments, *more)
         assert (status, message in said) == (2, True)

@@ -36,11 +36,12 @@ def predict(
         ),
     ],
     data: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
-            help="SILO=FILE, once for each silo; in a federation, FILE: this silo's new rows. CSV or Parquet."
+            help="SILO=FILE, once for each silo; in a federation, FILE: the new rows of this silo or client. CSV or "
+            "Parquet. A hub without it asks its clients."
         ),
-    ],
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The file to write, .csv or .parquet; not where another silo alone has labels."),
@@ -58,7 +59,10 @@ def predict(
     ] = None,
     force: Force = False,
     allow_code: AllowCode = False,
-    silo: Annotated[str | None, typer.Option(help="Federation: the silo that this hub belongs to.")] = None,
+    silo: Annotated[str | None, typer.Option(help="Federation: the silo that this party belongs to.")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Federation: score the rows of this client for its hub, which needs none.")
+    ] = None,
     run: Annotated[
         Path | None, typer.Option(help="Federation: this hub's run folder [default: as for tdcd hub].")
     ] = None,
@@ -73,6 +77,10 @@ def predict(
     In a real federation every hub gives `tdcd predict FEDERATION.toml --silo bank --data a.csv --out new.csv` at the
     same time: each scores its own rows, only the scores travel, and no block leaves its silo. With federation.labels
     only that silo gets predictions: the others give the command without --out, and their scores go to its hub.
+
+    Where the rows of a silo are at its clients, its hub gives the command without --data, and every client
+    `tdcd predict FEDERATION.toml --silo bank --client north --data new.csv`. A client gets the silo's part of the
+    model, as in training, and its hub gets ids and scores, no cell.
 
     OUT has the rows in the order of the first silo's table or, in a federation, of this silo's, and ids that it lacks
     after them; the id column, called as it is there; prediction;
@@ -94,7 +102,10 @@ def predict(
             refuse_existing(out, force)
         if common and allow_missing:
             raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
-        gone = without or []
+        gone, data = without or [], data or []
+        if client is not None:
+            _score(target, data, silo, client, (certs, party, insecure), out, gone)
+            return
         if target.suffix == ".toml":
             peers = (data, silo, run, certs, party, insecure)
             model, parts = _with_peers(
@@ -107,6 +118,8 @@ def predict(
             )
         elif out is None:
             raise ValueError(NO_OUT)
+        elif not data:
+            raise ValueError("--data SILO=FILE is missing: the tables with the new rows")
         else:
             model = Model.load(target, allow_code=allow_code)
             model.check_meaning()
@@ -155,6 +168,13 @@ def export(
         bool,
         typer.Option("--scorecard", help="Points of every bin, of a run with model.bins; with --out also a page."),
     ] = False,
+    effects: Annotated[
+        bool, typer.Option("--effects", help="What each value of a column adds; networks also need --data.")
+    ] = False,
+    importance: Annotated[
+        bool,
+        typer.Option("--importance", help="Permutation importance of columns and silos; takes --data of all silos."),
+    ] = False,
     points: Annotated[float | None, typer.Option(help="Scorecard: the points of odds of --odds to 1 [600].")] = None,
     odds: Annotated[float | None, typer.Option(help="Scorecard: the odds of a row with --points [1].")] = None,
     double: Annotated[float | None, typer.Option(help="Scorecard: how many points more double the odds [20].")] = None,
@@ -171,11 +191,13 @@ def export(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="Scorecard: SILO=FILE, tables with labels: weight of evidence and information value.", metavar="TABLE"
+            help="SILO=FILE: tables for a scorecard's weight of evidence, for effects or for importance.",
+            metavar="TABLE",
         ),
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="Scorecard: the label column of --data [as in the run's settings].")
+        str | None,
+        typer.Option(help="Scorecard, importance: the label column of --data [as in the run's settings]."),
     ] = None,
 ) -> None:
     """Show a linear model as a table of coefficients in the columns' own units, or write it as CSV.
@@ -190,6 +212,12 @@ def export(
     --monotone merges bins by their trained points, without labels, and writes the merged model as card.tdcd, which
     tdcd predict takes. --data gives weight of evidence and information value, where a table has the labels.
 
+    With --effects: what each value, level or bin of a column adds to the score, compared with the average row. Linear
+    models need no rows. Of networks it is an average over rows of the silo's own table: give it as --data SILO=FILE, as
+    a hub does for its own silo. With --importance: how much larger the loss is, and how metrics change, if a column's
+    values are dealt to other rows; this needs the tables and the parts of all silos in one place, and labels in one
+    of the tables.
+
     With --onnx: a file that other programs run, with the preparation of the columns in it; its numbers are those of
     tdcd predict. A hub exports its own silo's part: `tdcd export runs/hub-bank --onnx --silo bank --out bank.onnx`.
 
@@ -202,14 +230,21 @@ def export(
     scale = {"points": points, "odds": odds, "double": double, "favours": favours}
     given = {name: value for name, value in scale.items() if value is not None}
     with reported():
-        if onnx and scorecard:
-            raise ValueError("--scorecard and --onnx are two files: give one of the two")
-        of_scorecard = {**given, "monotone": monotone, "data": data, "label": label}
+        forms = {"--scorecard": scorecard, "--onnx": onnx, "--effects": effects, "--importance": importance}
+        chosen = [name for name, is_chosen in forms.items() if is_chosen]
+        if len(chosen) > 1:
+            raise ValueError(f"{chosen[0]} and {chosen[1]} are two files: give one of the two")
         of_onnx = {"silo": silo, "from-phi": from_phi or None, "without": without}
-        _refuse_options({} if scorecard else of_scorecard, "--scorecard")
+        _refuse_options({} if scorecard else {**given, "monotone": monotone}, "--scorecard")
+        takes_label = scorecard or importance
+        _refuse_options({} if takes_label else {"label": label}, "--scorecard or --importance")
+        _refuse_options({} if takes_label or effects else {"data": data}, "--scorecard, --effects or --importance")
         _refuse_options({} if onnx else of_onnx, "--onnx")
     if onnx:
         _export_onnx(folder, out, silo, without or [], from_phi=from_phi, allow_code=allow_code, force=force)
+        return
+    if effects or importance:
+        _export_explained(folder, out, data or [], label, is_importance=importance, allow_code=allow_code, force=force)
         return
     if scorecard:
         columns = [name.strip() for text in monotone or [] for name in text.split(",") if name.strip()]
@@ -269,6 +304,50 @@ def _export_onnx(
         screen.print(Text(line, "yellow"), soft_wrap=True)
 
 
+def _export_explained(
+    folder: Path,
+    out: Path | None,
+    data: Sequence[str],
+    label: str | None,
+    *,
+    is_importance: bool,
+    allow_code: bool,
+    force: bool,
+) -> None:
+    """Show or write the effects of a model's columns, or their importance."""
+    from tdcd.prediction.effects import effects_table
+    from tdcd.prediction.importance import importances_table, labels_in
+    from tdcd.prediction.model import Model
+    from tdcd.tables.writing import check_name, write_table
+
+    with reported():
+        if out is not None:
+            check_name(out)
+            refuse_existing(out, force)
+        model = Model.load(folder, allow_code=allow_code)
+        tables = _tables(data, model.silos)
+        if is_importance:
+            name = label or _label_of(folder)
+            if name is None:
+                raise ValueError("--label COLUMN is missing: the column of --data with the labels")
+            columns = importances_table(model.permutation_importance(tables, labels_in(model, tables, name)))
+        else:
+            columns = effects_table(model.effects(tables or None))
+        if out is not None:
+            write_table(out, columns)
+    if out is not None:
+        what = "Importances" if is_importance else "Effects"
+        screen.print(f"{what}: {out}", soft_wrap=True, highlight=False)
+        return
+    shown = Table(box=rich.box.SIMPLE_HEAD)
+    for name, values in columns.items():
+        is_number = any(isinstance(value, float) for value in values)
+        shown.add_column(Text(name), overflow="fold", justify="right" if is_number else "left")
+    for row in zip(*columns.values(), strict=True):
+        shown.add_row(*(Text(f"{cell:.4g}" if isinstance(cell, float) else str(cell or "")) for cell in row))
+    screen.print(shown)
+
+
 def _tables(data: Sequence[str], silos: Sequence[str]) -> dict[str, Path]:
     """The files of ``--data SILO=FILE`` by silo."""
     tables: dict[str, Path] = {}
@@ -317,8 +396,11 @@ def _with_peers(
     from tdcd.runtime.process.party import own_file
     from tdcd.runtime.process.predict import predict_with_peers
 
-    if silo is None or len(data) != 1:
-        raise ValueError("predicting with other hubs takes --silo NAME and one --data FILE: this silo's new rows")
+    if silo is None or len(data) > 1:
+        raise ValueError(
+            "predicting with other hubs takes --silo NAME, and one --data FILE: this silo's new rows, or none where "
+            "its clients have them"
+        )
     holder = check_config(read_config(federation), str(federation)).federation.labels
     if predicts and holder not in (None, silo):
         raise ValueError(f"--out: silo '{holder}' alone has labels, and predicts: leave it out to send it your scores")
@@ -333,7 +415,7 @@ def _with_peers(
                 federation,
                 silo,
                 folder,
-                Path(data[0]),
+                Path(data[0]) if data else None,
                 own,
                 waiting=waiting,
                 allow_missing=allow_missing,
@@ -350,6 +432,37 @@ def _with_peers(
         )
         screen.print(sent, soft_wrap=True, highlight=False)
     return model, parts
+
+
+def _score(
+    federation: Path,
+    data: Sequence[str],
+    silo: str | None,
+    client: str,
+    own: tuple[Path | None, Path | None, bool],
+    out: Path | None,
+    without: Sequence[str],
+) -> None:
+    """Score a client's rows for its hub."""
+    from tdcd.cli.console import WaitingDisplay
+    from tdcd.core.execution import Interrupted
+    from tdcd.runtime.process.party import own_file
+    from tdcd.runtime.process.predict import score_as_client
+
+    if federation.suffix != ".toml" or silo is None or len(data) != 1:
+        raise ValueError("--client goes with FEDERATION.toml, --silo NAME and one --data FILE: this client's new rows")
+    if out is not None or without:
+        raise ValueError("--client: the hub writes the predictions and says who is missing; leave --out and --without")
+    certs, party, insecure = own
+    waiting = WaitingDisplay(screen, "predicting")
+    try:
+        with stoppable(waiting.stop), waiting:
+            party_file = own_file(party, certs=text_of(certs), insecure=insecure)
+            count = score_as_client(federation, silo, client, Path(data[0]), party_file, waiting=waiting)
+    except Interrupted as stopped:
+        screen.print(str(stopped), highlight=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    screen.print(f"Scored {counted(count, 'row')} for the hub of silo '{silo}'.", soft_wrap=True, highlight=False)
 
 
 def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path, model: "Model") -> None:

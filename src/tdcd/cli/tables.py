@@ -183,7 +183,8 @@ def check(
 
 def _check_all(config: Config) -> None:
     """Check every table that is here."""
-    from tdcd.cli.console import show_alignment
+    from tdcd.cli.console import show_alignment, show_table
+    from tdcd.pages.report import presence_table
     from tdcd.tables.client_table import check_tables
 
     readiness = check_tables(config)
@@ -196,6 +197,8 @@ def _check_all(config: Config) -> None:
         shown.add_row(*map(Text, [table.silo, table.client, _from_here(table.path), *counts, table.labels]))
     screen.print(shown)
     show_alignment(screen, readiness.overlap)
+    if readiness.presence is not None and len(readiness.presence.patterns) > 1:
+        show_table(screen, presence_table(readiness.presence))
     for caution in readiness.cautions:
         screen.print(Text(f"Warning: {caution}", "yellow"), soft_wrap=True)
     if readiness.problems:

@@ -569,6 +569,11 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         shares: NDArray[np.float64] = spread / (spread.sum() or 1.0)
         return shares
 
+    def effects(self, X: Any = None) -> Any:  # noqa: N803
+        """What each column adds to the scores, see :meth:`tdcd.Model.effects`; of networks, averaged over rows X."""
+        check_is_fitted(self)
+        return self.model_.effects(None if X is None else self._new(X))
+
     def __sklearn_tags__(self) -> Any:
         """Missing values, and texts in frames, are allowed."""
         tags = super().__sklearn_tags__()

@@ -5,7 +5,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from tdcd.core.choices import PYTHON
 from tdcd.core.losses import fitting
 from tdcd.core.words import SPLITS, TextTable, byte_unit, bytes_in_words, counted, duration, figure, metric_title, spans
 from tdcd.federation.silos import LabelFigures, SiloIds
+from tdcd.pages.effects import columns
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import NAMES, ROW, WIDTH, Curve, chart, cut, line_figure, row_name, signed_bars
 from tdcd.pages.kit.federation import DrawnParty, DrawnSilo, federation_svg
@@ -26,6 +27,9 @@ from tdcd.pages.timeline import time_section
 from tdcd.records.history import Record
 from tdcd.records.model_file import read_block
 from tdcd.records.run_folder import FederationFacts, RecordedRun, RunFolder, SiloFacts
+
+if TYPE_CHECKING:
+    from tdcd.tables.overlap import Presence
 
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
 
@@ -82,6 +86,7 @@ def _page(run: RecordedRun) -> Html:
         html.section("Final figures", *_final_figures(run)),
         *predictions(run),
         *weights(run),
+        *columns(run, SCORES.get(_loss(run), "the score"), _outputs(run), _linear_silos(run)),
         *_joining(run),
         *subsets(run),
         *time_section(run),
@@ -352,7 +357,8 @@ def weights(run: RecordedRun) -> Iterator[Html]:
     if not largest:
         return
     shown = largest[:MOST_SILOS]
-    names = _outputs(run, shown[0].values.shape[1])
+    count = shown[0].values.shape[1]
+    names = _outputs(run) if len(_outputs(run)) == count else [str(number) for number in range(count)]
     if len(names) > MOST_OUTPUTS:
         return
     # One scale for all silos, so that they can be compared.
@@ -404,10 +410,16 @@ def _loss(run: RecordedRun) -> str:
     return str(named or (fitting(task)[0] if task else ""))
 
 
-def _outputs(run: RecordedRun, count: int) -> list[str]:
-    """The classes' names, or their numbers."""
-    names = _labels(run).get("classes", [])
-    return [str(name) for name in names] if len(names) == count else [str(number) for number in range(count)]
+def _outputs(run: RecordedRun) -> list[str]:
+    """The classes' names."""
+    return [str(name) for name in _labels(run).get("classes", [])]
+
+
+def _linear_silos(run: RecordedRun) -> list[str]:
+    """The silos whose part of an additive model is linear."""
+    if run.config.get("model", {}).get("head", "sum") != "sum":
+        return []
+    return [silo.name for silo, kind in _blocks(run) if kind == "linear" and len(silo.feature_shape) == 1]
 
 
 def _labels(run: RecordedRun) -> dict[str, Any]:
@@ -486,9 +498,14 @@ def _patterns(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
         words = "all silos" if len(pattern["silos"]) == len(names) else " and ".join(pattern["silos"])
         counts = [f"{pattern['trained']:,}", f"{pattern['samples']:,}"]
         reached = (figure(pattern["metrics"].get(name)) for name in run.metric_names)
-        rows.append([words, *counts, figure(pattern["loss"]), *reached])
-    heads = [f"{split} {name}" for name in ("samples", "loss", *map(metric_title, run.metric_names))]
+        # Runs of earlier versions have no labels there.
+        labels = _labels_in_words(pattern.get("labels"))
+        rows.append([words, *counts, labels, figure(pattern["loss"]), *reached])
+    heads = [f"{split} {name}" for name in ("samples", "labels", "loss", *map(metric_title, run.metric_names))]
     yield html.table(["silos that have the sample", "training samples", *heads], rows, numbers=True)
+    if recorded.get("selection"):
+        sentence = str(recorded["selection"])
+        yield html.paragraph(f"{sentence[:1].upper()}{sentence[1:]}.")
 
 
 def _parts(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
@@ -627,6 +644,20 @@ def alignment_table(silos: Mapping[str, SiloIds]) -> TextTable:
         for name, ids in silos.items()
     ]
     return TextTable(["silo", "ids", "common ids", "rows lost", "labels before", "labels after"], rows)
+
+
+def presence_table(presence: "Presence") -> TextTable:
+    """One row per pattern: its ids, how many have a label, and what these labels are like."""
+    rows = [
+        [
+            "all silos" if len(pattern.silos) == presence.num_silos else " and ".join(pattern.silos),
+            f"{pattern.ids:,}",
+            f"{pattern.labelled:,}",
+            _labels_in_words(pattern.labels),
+        ]
+        for pattern in presence.patterns
+    ]
+    return TextTable(["silos that have the id", "ids", "with a label", "labels"], rows)
 
 
 def counts_table(silo: str, num_ids: int, shared: Mapping[str, int]) -> TextTable:

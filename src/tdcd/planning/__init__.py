@@ -2,6 +2,7 @@
 next to what was measured.
 """
 
+from tdcd.planning.common_samples import MoreSamples, more_samples
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.measured_bound import MeasuredBound, measure_bound
@@ -11,10 +12,12 @@ __all__ = [
     "CANDIDATES",
     "Forecast",
     "MeasuredBound",
+    "MoreSamples",
     "Ranking",
     "Recommendation",
     "RunPlan",
     "measure_bound",
+    "more_samples",
     "plan_run",
     "rank_variants",
     "recommend_local_steps",

@@ -47,6 +47,8 @@ from tdcd.tables.source import Frame, arrow_of
 
 if TYPE_CHECKING:
     from tdcd.prediction.coefficients import Coefficients
+    from tdcd.prediction.effects import Effects
+    from tdcd.prediction.importance import Importances
 
 ROWS_AT_ONCE = 1 << 13
 """Rows are prepared and scored so many at a time, to need little memory in addition to the table."""
@@ -81,11 +83,21 @@ class SiloModel(NamedTuple):
         marks = [None if absent is None else absent[chosen] for chosen in places]
         return np.concatenate([self._phi(rows.take(chosen), own) for chosen, own in zip(places, marks, strict=True)])
 
+    def phi_of(self, features: NDArray[Any]) -> NDArray[Any]:
+        """``[n, C]``: phi of prepared features ``[n, D]``, where no silo is absent; columns of ones are added."""
+        ones = np.ones((len(features), self.num_ones), features.dtype)
+        whole = self.preparation.absent.marked(np.concatenate([features, ones], axis=1), None, self.num_ones)
+        starts = range(0, len(whole), ROWS_AT_ONCE)
+        return np.concatenate([self._of_features(whole[start : start + ROWS_AT_ONCE]) for start in starts])
+
     def _phi(self, rows: RawRows, absent: NDArray[np.bool_] | None) -> NDArray[Any]:
         dtype = jax.tree.leaves(self.parameters)[0].dtype
-        features = self.preparation.apply(rows, dtype, self.num_ones, absent).reshape(len(rows), *self.feature_shape)
-        with jax.enable_x64(dtype == np.float64):
-            return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(features)))
+        return self._of_features(self.preparation.apply(rows, dtype, self.num_ones, absent))
+
+    def _of_features(self, features: NDArray[Any]) -> NDArray[Any]:
+        shaped = features.reshape(len(features), *self.feature_shape)
+        with jax.enable_x64(features.dtype == np.float64):
+            return np.asarray(self.block.phi(self.parameters, jax.numpy.asarray(shaped)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,6 +363,34 @@ class Model:
 
         return coefficients(self)
 
+    def effects(self, tables: Mapping[str, Any] | None = None) -> "Effects":
+        """What each column adds to the scores: see :func:`tdcd.prediction.effects.effects_of`.
+
+        Args:
+            tables: by silo, as in :meth:`scores`: those of silos whose blocks are not linear. By default all linear
+                blocks' effects, for which no rows are needed.
+        """
+        from tdcd.prediction.effects import effects_of  # noqa: PLC0415 - it reads models
+
+        return effects_of(self, {silo: self._read(silo, table) for silo, table in (tables or {}).items()})
+
+    def permutation_importance(
+        self, tables: Mapping[str, Any], labels: Sequence[Any] | NDArray[Any], *, repeats: int = 5, seed: int = 0
+    ) -> "Importances":
+        """How much worse predictions are if a column's values are dealt to other rows, and those of a whole silo.
+
+        A silo shuffles its own column, so that only its phi changes: see :mod:`tdcd.prediction.importance`.
+
+        Args:
+            tables: of all silos, as in :meth:`scores`.
+            labels: of the rows, in the order of :meth:`predict`.
+            repeats: how many times each column is shuffled; figures are means over them.
+            seed: what shuffles are drawn from.
+        """
+        from tdcd.prediction.importance import importances_of  # noqa: PLC0415 - it reads models
+
+        return importances_of(self, {silo: self._read(silo, tables[silo]) for silo in tables}, labels, repeats, seed)
+
     def __repr__(self) -> str:
         """One line: its silos, and what it predicts."""
         return f"Model {self._in_words}"
@@ -381,6 +421,14 @@ class Model:
     def _has_id(self, silo: str, columns: Sequence[str]) -> bool:
         part = self.part(silo)
         return part.columns.id in columns and part.columns.id not in part.preparation.parts
+
+    def _read(self, silo: str, table: Any) -> RawRows:
+        """The rows of one silo's table, by id if it has ids."""
+        part = self.part(silo)
+        if isinstance(table, str | Path):
+            return read_rows(Path(table), part.columns)
+        frame = arrow_of(table, f"table '{silo}'", [*part.preparation.parts])
+        return self._rows(silo, frame, self._has_id(silo, frame.column_names))
 
     def _rows(self, silo: str, frame: Any, joined: bool) -> RawRows:
         columns = self.part(silo).columns

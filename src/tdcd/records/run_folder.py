@@ -296,7 +296,9 @@ class RunFolder:
                 mean phi over the training samples and what takes its place where it is missing; ``subsets``, for each
                 its ``silos``, their ``loss`` and ``metrics``; ``interactions``, see
                 :func:`tdcd.prediction.interactions.interactions_of`; of ensembles with probabilities ``calibration``,
-                see :func:`tdcd.prediction.calibration.describe_calibration`.
+                see :func:`tdcd.prediction.calibration.describe_calibration`; of simulations ``importance``, see
+                :func:`tdcd.prediction.importance.describe_importances`, and ``effects``, by silo those of its columns
+                where its block is not linear, see :class:`tdcd.tables.effects.Effect`.
         """
         write_json(self.subsets_file, subsets)
 

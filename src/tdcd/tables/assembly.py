@@ -31,7 +31,7 @@ from tdcd.tables.overlap import (
     held_twice,
     labelled_ids,
     left_out_by_spelling,
-    presence_in_words,
+    presence_by_pattern,
 )
 from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.reader import give_back_memory, read_chunks, read_rows
@@ -223,6 +223,12 @@ def assemble(
     # Randomised labels are left out: those of the other ids were never drawn.
     amounts = None if config.federation.label_epsilon is not None else encoded.task == "regression"
     aligned = alignment(tables, numbers.keys(), amounts=amounts) if config.data.align else {}
+    if takes_all or any(ids.lost for ids in aligned.values()):
+        presence = presence_by_pattern(tables, amounts=amounts)
+        if takes_all and presence.in_words:
+            caution(f"data.samples = 'all': ids by the silos that have them: {presence.in_words}")
+        if presence.selection:
+            caution(presence.selection)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
     made = []
     for index, section in enumerate(config.silos):
@@ -244,8 +250,6 @@ def assemble(
         alignment=aligned,
         terms=Terms(config.federation.labels, samples="all", standin=config.data.standin) if takes_all else Terms(),
     )
-    if pattern := presence_in_words(federation):
-        caution(f"data.samples = 'all': {pattern}")
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
     return Assembled(federation, label_encoding, preparations, ids, test_ids, encoded.of(held_out))

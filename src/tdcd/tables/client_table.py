@@ -18,7 +18,16 @@ from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.label_privacy import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
-from tdcd.tables.overlap import alignment, are_amounts, common_ids, held_twice, labelled_ids, left_out_by_spelling
+from tdcd.tables.overlap import (
+    Presence,
+    alignment,
+    are_amounts,
+    common_ids,
+    held_twice,
+    labelled_ids,
+    left_out_by_spelling,
+    presence_by_pattern,
+)
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise, written_twice
 from tdcd.tables.source import Source, open_table
@@ -316,6 +325,8 @@ class Readiness:
     """What is allowed, but may be a mistake."""
     overlap: dict[str, SiloIds] = field(default_factory=dict)
     """The common ids of each silo with a table here."""
+    presence: Presence | None = None
+    """Which silos have which ids, of those with a table here."""
 
     @property
     def absent(self) -> int:
@@ -351,15 +362,19 @@ def check_tables(config: Config) -> Readiness:
         raise ConfigError([f"no table of the silos is on this machine, such as {named}; give --silo, --client, --data"])
     errors += [error for section in config.silos for error in held_twice(section, held.get(section.name, []))]
     overlap: dict[str, SiloIds] = {}
+    presence: Presence | None = None
     if len(held) > 1 and not errors:
         everywhere = set.intersection(*({sample for part in parts for sample in part.ids} for parts in held.values()))
-        overlap = alignment(
-            held, everywhere, amounts=are_amounts(config, [part for parts in held.values() for part in parts])
-        )
+        amounts = are_amounts(config, [part for parts in held.values() for part in parts])
+        overlap = alignment(held, everywhere, amounts=amounts)
+        presence = presence_by_pattern(held, amounts=amounts)
+        if presence.selection:
+            warnings.append(presence.selection)
         if all(state.is_here for state in states):
             try:
                 (labelled_ids if config.data.samples == "all" else common_ids)(config, held)
                 warnings += left_out_by_spelling(config, held)
             except TableError as error:
                 errors.append(error)
-    return Readiness(states, [problem for error in errors for problem in error.problems], warnings, overlap)
+    problems = [problem for error in errors for problem in error.problems]
+    return Readiness(states, problems, warnings, overlap, presence)

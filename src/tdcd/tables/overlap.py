@@ -3,18 +3,22 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tdcd.config import Config, SiloSection
 from tdcd.config.losses import chosen_loss
 from tdcd.core.words import are, counted
-from tdcd.federation.missing_rows import patterns
-from tdcd.federation.silos import Federation, LabelFigures, SiloIds
+from tdcd.federation.selection import selection_in_words
+from tdcd.federation.silos import LabelFigures, SiloIds
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import canonical_label, encode
 from tdcd.tables.rows import RawRows, id_order, spelt_otherwise, written_otherwise
+
+SHOWN_SHARES = 3
+"""Of how many classes a line gives the share."""
 
 
 def held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableError]:
@@ -81,18 +85,73 @@ def labelled_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> lis
     return [*known]
 
 
-def presence_in_words(federation: Federation) -> str:
-    """How many training samples which silos have, and what their labels are like; nothing if all silos have all."""
-    if federation.is_complete:
-        return ""
-    parts, is_binary = [], len(federation.classes) == 2
-    for silos, rows in patterns(federation).items():
-        labels = federation.labels[rows]
-        where = "all silos" if len(silos) == federation.num_silos else " and ".join(f"'{silo}'" for silo in silos)
-        mean = f"{labels.mean() * federation.label_scale + federation.label_mean:.4g}"
-        rate = f"{labels.mean():.1%} {federation.classes[1]!r}" if is_binary else f"mean label {mean}"
-        parts.append(f"{where} {len(rows):,}" + (f" ({rate})" if is_binary or not federation.classes else ""))
-    return f"training samples by the silos that have them: {', '.join(parts)}"
+class PatternIds(NamedTuple):
+    """The ids that the same silos have."""
+
+    silos: tuple[str, ...]
+    ids: int
+    labelled: int
+    """How many of them have a label."""
+    labels: LabelFigures | None
+    """The mean of their labels, or the share of every class; None if it is unknown."""
+
+    def in_words(self, num_silos: int) -> str:
+        """How many, whose, and what their labels are like."""
+        where = "all silos" if len(self.silos) == num_silos else " and ".join(f"'{silo}'" for silo in self.silos)
+        if isinstance(self.labels, dict):
+            # Of two classes one share is enough: that of the second, as elsewhere.
+            shares = [*self.labels.items()][-1 if len(self.labels) <= 2 else 0 :][:SHOWN_SHARES]
+            return f"{where} {self.ids:,} ({', '.join(f'{share:.1%} {name!r}' for name, share in shares)})"
+        return f"{where} {self.ids:,}" + ("" if self.labels is None else f" (mean label {self.labels:.4g})")
+
+
+class Presence(NamedTuple):
+    """Which silos have which ids, see :func:`presence_by_pattern`."""
+
+    num_silos: int
+    patterns: Sequence[PatternIds]
+    """The most frequent first; one if all silos have all."""
+    selection: str
+    """A sentence if labels differ between patterns by more than chance."""
+
+    @property
+    def in_words(self) -> str:
+        """One line; nothing if all silos have all."""
+        if len(self.patterns) < 2:
+            return ""
+        return ", ".join(pattern.in_words(self.num_silos) for pattern in self.patterns)
+
+
+def presence_by_pattern(tables: Mapping[str, Sequence[RawRows]], *, amounts: bool | None) -> Presence:
+    """The ids of all silos' tables by the silos that have them, and their labels.
+
+    Args:
+        amounts: as of :func:`alignment`.
+    """
+    held: dict[str, int] = {}
+    known: dict[str, Any] = {}
+    for place, parts in enumerate(tables.values()):
+        for part in parts:
+            for sample in part.ids:
+                held[sample] = held.get(sample, 0) | 1 << place
+            if amounts is not None and part.labels is not None:
+                known.update(zip(part.ids, _listed(part), strict=True))
+    labels: dict[int, list[Any]] = {}
+    for sample, label in known.items():
+        labels.setdefault(held[sample], []).append(label if amounts else canonical_label(label))
+    classes = {} if amounts else {name: code for code, name in enumerate(sorted({*chain(*labels.values())}))}
+    numbers = {kind: np.array([classes.get(label, label) for label in own], np.float64) for kind, own in labels.items()}
+    names, patterns = [*tables], []
+    for kind, count in Counter(held.values()).most_common():
+        silos = tuple(name for place, name in enumerate(names) if kind >> place & 1)
+        own = labels.get(kind, [])
+        figures = None if amounts is None else _figures(own, amounts)
+        if isinstance(figures, dict):
+            figures = {name: figures.get(name, 0.0) for name in classes}
+        patterns.append(PatternIds(silos, count, len(own), figures))
+    groups: dict[tuple[str, ...], Any] = {(str(kind),): own for kind, own in numbers.items()}
+    selection = "" if amounts is None else selection_in_words(groups, len(names), amounts=amounts)
+    return Presence(len(names), patterns, selection)
 
 
 def alignment(

@@ -1,6 +1,7 @@
 """What a trained model reaches with every subset of its silos, written into the run folder."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +24,13 @@ from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
 from tdcd.simulation.host_tables import phi_of_all
+from tdcd.tables.preparation import preparation_of
 
 ROWS_AT_ONCE = 4096
+MOST_ROWS, FEWEST_ROWS = 2000, 30
+"""The most rows, and the fewest, that importances of columns are worked out with after training."""
+MOST_WORK = 10**10
+"""At most so many parameters times rows times columns are worked out for them: about a second."""
 
 
 class Trained(NamedTuple):
@@ -71,13 +77,50 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
         described = describe_subsets(known, dropout.rate, dropped, measure, objective.combine)
         only_sums = trained.variant.summed_phi is not None
         tested = interactions_of(known, HeldOut(truth, weights, scale), objective, only_sums=only_sums)
-        content = {**described, "interactions": tested}
+        content = {**described, "interactions": tested, **_explained(trained, hub_blocks, measure)}
     else:
-        content = _by_pattern(federation, measured, measure)
+        content = _by_pattern(federation, measured, measure, amounts=objective.kind.target == "amount")
     total = None if labels is None else sum([*measured.values()][1:], start=next(iter(measured.values())))
     content |= _calibration(trained, total)
     folder.write_subsets(content)
     return content
+
+
+def _explained(trained: Trained, hub_blocks: Sequence[Tree], measure: Any) -> dict[str, Any]:
+    """The entries ``importance`` and ``effects`` of ``subsets.json``, of as many rows as take little time.
+
+    Effects of linear blocks follow from the model alone, and are not stored.
+    """
+    # Training itself needs none of it.
+    from tdcd.prediction.importance import SiloRows, describe_importances, shuffled  # noqa: PLC0415
+    from tdcd.tables.effects import ROWS, column_slices, effects, evenly_spaced  # noqa: PLC0415
+
+    federation, objective = trained.federation, trained.objective
+    three = [*zip(federation.silos, trained.blocks, hub_blocks, strict=True)]
+    if trained.hosts is not None or any(len(silo.feature_shape) > 1 for silo, _, _ in three):
+        return {}
+    slices = {silo.name: column_slices(preparation_of(silo)) for silo, _, _ in three}
+    work = sum(len(slices[silo.name]) * sum(map(np.size, jax.tree.leaves(own))) for silo, _, own in three)
+    count = federation.num_samples if federation.test_labels is None else len(federation.test_labels)
+    rows = evenly_spaced(count, min(MOST_ROWS, MOST_WORK // max(1, work)))
+    if len(rows) < FEWEST_ROWS:
+        return {}
+    silos, shown = {}, {}
+    for silo, block, own in three:
+        tables = [table for table in (silo.features, silo.test_features) if table is not None]
+        phi = partial(_phi_of_rows, block, own, size=min(ROWS_AT_ONCE, max(map(len, tables))))
+        silos[silo.name] = SiloRows(np.asarray(tables[-1][rows]), phi, slices[silo.name])
+        if objective.combine.is_additive and not isinstance(block, Linear):
+            averaged = np.asarray(silo.features[evenly_spaced(federation.num_samples, ROWS)])
+            shown[silo.name] = [effect.to_json() for effect in effects(preparation_of(silo), phi, averaged)]
+    changes = shuffled(silos, lambda phi: measure(phi, rows), 1, 0)
+    return {"importance": describe_importances(changes, len(rows))} | ({"effects": shown} if shown else {})
+
+
+def _phi_of_rows(model: Block, block: Tree, rows: NDArray[Any], *, size: int) -> NDArray[Any]:
+    """Phi of any number of rows, by the program that chunks of ``size`` have already."""
+    starts = range(0, len(rows), size)
+    return np.concatenate([_chunk(model, block, rows[start : start + size], size) for start in starts])
 
 
 def temperature_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> float:
@@ -106,14 +149,21 @@ def _calibration(trained: Trained, total: NDArray[Any] | None) -> dict[str, Any]
     return {"calibration": describe_calibration(scores, federation.test_labels, weights, objective)}
 
 
-def _by_pattern(federation: Federation, parts: Mapping[Any, NDArray[Any]], measure: Any) -> dict[str, Any]:
+def _by_pattern(
+    federation: Federation, parts: Mapping[Any, NDArray[Any]], measure: Any, *, amounts: bool
+) -> dict[str, Any]:
     """``subsets.json`` of a run in which silos lack samples: the figures by the silos that have them."""
+    from tdcd.federation.selection import label_figures, selection_in_words  # noqa: PLC0415  (for such runs only)
+
     first, *others = parts.values()
     scores, has_test = np.asarray(sum(others, start=first)), federation.test_labels is not None
-    trained, figures = patterns(federation), []
+    trained, figures = patterns(federation), list[dict[str, Any]]()
+    truth = federation.labels if federation.test_labels is None else federation.test_labels
+    groups = {silos: np.asarray(federation.labels[rows], np.float64) for silos, rows in trained.items()}
     for silos, rows in (test_patterns if has_test else patterns)(federation).items():
         loss, reached = measure(scores[rows], rows)
-        counts = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": len(rows)}
+        counts: dict[str, Any] = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": len(rows)}
+        counts |= {"labels": label_figures(federation, truth[rows], amounts=amounts)}
         figures.append({**counts, "loss": loss, "metrics": reached})
     return {
         "silos": [silo.name for silo in federation.silos],
@@ -123,6 +173,7 @@ def _by_pattern(federation: Federation, parts: Mapping[Any, NDArray[Any]], measu
         "stand_in": {},
         "subsets": [],
         "patterns": figures,
+        "selection": selection_in_words(groups, federation.num_silos, amounts=amounts),
     }
 
 

@@ -371,6 +371,25 @@ class PredictScores(Message, frozen=True, kw_only=True, tag="predict_scores"):
     phi: Array
 
 
+class PredictModel(Message, frozen=True, kw_only=True, tag="predict_model"):
+    """The silo's own part of the model, for a client that scores its new rows."""
+
+    preparation: Json
+    feature_shape: FeatureShape
+    outputs: BoundedCount
+    """C, the scores of a sample."""
+    block: NamedArrays
+    config: dict[str, SettingValue]
+
+
+class PredictRows(Message, frozen=True, kw_only=True, tag="predict_rows"):
+    """The ids of a client's new rows, and their phi."""
+
+    ids: list[str]
+    phi: Array
+    config: dict[str, SettingValue]
+
+
 # A hub to itself, in files.
 class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     """A hub's state at the start of a round; see :class:`~tdcd.runtime.machine.instructions.State`."""
@@ -409,4 +428,5 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
 _OfClient = Enrol | ColumnSummary | Ready | Diverged | Bye
 _OfHub = Who | Welcome | Prepare | Stop | Published | Want | Gone | Checkpoint | Ended
 _OfDialogue = AlignHello | AlignIds | AlignRows | AlignCommon | PredictHello | PredictReturned | PredictScores
-AnyMessage = _OfClient | _OfHub | _OfDialogue
+_OfPrediction = PredictModel | PredictRows
+AnyMessage = _OfClient | _OfHub | _OfDialogue | _OfPrediction

@@ -4,33 +4,44 @@ If one silo alone has labels, scores go to its hub only, since it alone knows wh
 """
 
 import hashlib
+import json
 import secrets
 from collections.abc import Callable, Collection
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.alignment.alignment import BlindedIds, checked_points
+from tdcd.blocks.base import with_head, without_head
+from tdcd.blocks.start import start_block
 from tdcd.config import ConfigError
 from tdcd.config.losses import chosen_loss
 from tdcd.core.execution import Interrupted
-from tdcd.federation import hub_of
-from tdcd.prediction.model import Model
-from tdcd.prediction.scores import SiloScores, check_without
+from tdcd.core.trees import named_leaves
+from tdcd.federation import client_of, hub_of
+from tdcd.prediction.model import Model, SiloModel
+from tdcd.prediction.scores import SiloScores, check_without, no_scores
 from tdcd.records.files import digest_of, read_json
 from tdcd.records.run_folder import RunFolder
 from tdcd.runtime.certificates.agreement import KEY_BYTES, ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
-from tdcd.runtime.messages.messages import PredictHello, PredictReturned, PredictScores
-from tdcd.runtime.messages.structure import Array, Message
-from tdcd.runtime.messages.validation import take
+from tdcd.runtime.machine.instructions import RunOutcome
+from tdcd.runtime.messages.messages import PredictHello, PredictModel, PredictReturned, PredictRows, PredictScores
+from tdcd.runtime.messages.structure import Array, Message, named
+from tdcd.runtime.messages.validation import take, take_all, take_json
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job
-from tdcd.tables.rows import id_order
+from tdcd.tables.client_table import find_silo
+from tdcd.tables.errors import caution
+from tdcd.tables.preparation import Preparation
+from tdcd.tables.reader import read_rows
+from tdcd.tables.rows import Columns, id_order
 
 PREDICTION = "prediction"
 """What the keys are for."""
@@ -316,11 +327,155 @@ class MaskedPredictHub(PredictHub):
         return by_peer
 
 
+class ScoringHub:
+    """A hub without rows: its clients score theirs with the silo's part of the model, and then it is a PredictHub.
+
+    Clients get what they get in training: the preparation and the hub's block. Their hub gets ids and phi, no cell.
+    """
+
+    def __init__(self, job: Job, silo: int, model: Model, hub_of_rows: Callable[[SiloScores], PredictHub]) -> None:
+        """Take the model, and what makes a hub of the silo's scores."""
+        name = job.config.silo_names[silo]
+        self.name, self.clients = job.hubs[silo], job.clients(silo)
+        self._job, self._part, self._outputs = job, model.part(name), model.num_outputs
+        self._dtype, self._width = model.dtype, model.phi_width
+        self._hub_of_rows = hub_of_rows
+        self.peers = hub_of_rows(no_scores(model)).partners
+        self.partners = (*self.clients, *self.peers)
+        self.hub: PredictHub | None = None
+        """The hub with its clients' scores, once they are there."""
+        self._rows: dict[str, SiloScores] = {}
+        self._early: dict[str, PredictHello] = {}
+
+    @property
+    def done(self) -> bool:
+        """Whether the clients' scores are here, and all peers have sent theirs and got ours."""
+        return self.hub is not None and self.hub.done
+
+    def missing(self) -> list[str]:
+        """Who is being waited for."""
+        if self.hub is not None:
+            return self.hub.missing()
+        return [client for client in self.clients if client not in self._rows]
+
+    def start(self) -> list[Message]:
+        """The silo's part of the model, for its clients."""
+        part = self._part
+        message = PredictModel(
+            self.name,
+            "",
+            preparation=json.dumps(part.preparation.to_json()),
+            feature_shape=part.feature_shape,
+            outputs=self._outputs,
+            block=named({name: np.asarray(leaf) for name, leaf in named_leaves(part.parameters).items()}),
+            config=self._job.shared,
+        )
+        return [message.to(client) for client in self.clients]
+
+    def receive(self, message: Message) -> list[Message]:
+        """A client's scores, or another hub's part of the prediction."""
+        if message.sender in self.clients:
+            if not isinstance(message, PredictRows) or self.hub is not None:
+                raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            return self._on_rows(message)
+        if self.hub is not None:
+            return self.hub.receive(message)
+        if not isinstance(message, PredictHello) or message.sender not in self.peers:
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+        # One of each peer, the last.
+        self._early[message.sender] = message
+        return []
+
+    def _on_rows(self, message: PredictRows) -> list[Message]:
+        compare_settings(message.sender, message.config, self.name, self._job)
+        phi = take(message.phi, "phi", self._dtype, [len(message.ids), self._width])
+        if len(set(message.ids)) < len(message.ids):
+            raise RejectedMessage("'ids' has an id twice")
+        self._rows[message.sender] = SiloScores(message.ids, phi)
+        if self.missing():
+            return []
+        parts = [self._rows[client] for client in self.clients]
+        holder: dict[str, str] = {}
+        for client, part in zip(self.clients, parts, strict=True):
+            for sample in part.ids:
+                if sample in holder:
+                    raise IncompatibleParties(f"id '{sample}' is held by {holder[sample]} and by {client}")
+                holder[sample] = client
+        self.hub = self._hub_of_rows(SiloScores([*holder], np.concatenate([part.phi for part in parts])))
+        out = self.hub.start()
+        for early in self._early.values():
+            out += self.hub.receive(early)
+        return out
+
+
+class ScoringClient:
+    """A client's side: score its new rows with the part of the model that its hub sends."""
+
+    def __init__(self, job: Job, silo: int, name: str, table: Path) -> None:
+        """Take the table with the new rows."""
+        self.name, self.hub = name, job.hubs[silo]
+        self.partners: tuple[str, ...] = (self.hub,)
+        self.done = False
+        self.num_rows = 0
+        self._job, self._silo, self._table = job, silo, table
+
+    def missing(self) -> list[str]:
+        """Who is being waited for."""
+        return [] if self.done else [self.hub]
+
+    def start(self) -> list[Message]:
+        """Nothing: the hub begins."""
+        return []
+
+    def receive(self, message: Message) -> list[Message]:
+        """The silo's part of the model; the answer has the ids of this client's rows, and their phi."""
+        if not isinstance(message, PredictModel):
+            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+        compare_settings(message.sender, message.config, self.name, self._job)
+        part = self._part(message)
+        rows = read_rows(self._table, part.columns)
+        for column, sentence in part.preparation.cautions(rows).items():
+            caution(f"column '{column}': {sentence}")
+        self.num_rows, self.done = len(rows), True
+        phi = Array.of(part.phi(rows))
+        return [PredictRows(self.name, self.hub, ids=[*rows.ids], phi=phi, config=self._job.shared)]
+
+    def _part(self, message: PredictModel) -> SiloModel:
+        job, section = self._job, self._job.config.silos[self._silo]
+        try:
+            preparation = Preparation.from_json(take_json(message.preparation, "preparation"))
+            width = len(preparation.columns)
+            if prod(message.feature_shape) not in (width, width + 1):
+                raise ValueError(f"there are {width} features, and samples of shape {message.feature_shape}")
+            columns = Columns.of(job.config, section).only([*preparation.parts], preparation.categorical)
+            block = preparation.absent.block(without_head(job.block(self._silo)))
+            shape = message.feature_shape
+            start = start_block(block, job.settings, self._silo, shape, message.outputs, combine=job.combine)
+        except (ValueError, KeyError, TypeError) as error:
+            raise RejectedMessage(f"the part of the model does not fit: {error}") from None
+        layout = {name: (job.settings.dtype, np.shape(leaf)) for name, leaf in named_leaves(start).items()}
+        arrays = take_all(message.block, layout)
+        parameters = jax.tree.unflatten(jax.tree.structure(start), [arrays[name] for name in layout])
+        return SiloModel(columns, preparation, shape, with_head(block, job.combine), parameters)
+
+
+def score_as_client(
+    federation: Path, silo: str, client: str, data: Path, own: PartySection, *, waiting: Waiting
+) -> int:
+    """Take a client's part in a prediction: its hub gets ids and phi of the rows in ``data``. Returns their number."""
+    job = read_job(federation)
+    find_silo(job.config, silo, client)
+    dialogue = ScoringClient(job, job.silo_index(silo), client_of(silo, client), data)
+    with open_transport(job, dialogue.name, [*dialogue.partners], own, "predict") as transport:
+        _check_ended(converse(dialogue, transport, waiting.show, waiting.should_stop))
+    return dialogue.num_rows
+
+
 def predict_with_peers(
     federation: Path,
     silo: str,
     run: Path,
-    data: Path,
+    data: Path | None,
     own: PartySection,
     *,
     waiting: Waiting,
@@ -336,6 +491,7 @@ def predict_with_peers(
     are masked, the sum over the others is reported as the first of them.
 
     Args:
+        data: the silo's new rows; None if its clients have them, who then take part as :func:`score_as_client`.
         without: silos whose hubs are missing; all others give the same.
         allow_code: import code that only the run folder names; what the federation's file names was asked for.
     """
@@ -362,19 +518,30 @@ def predict_with_peers(
         job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
     ]
     model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
-    mine = job, index, model.silo_scores(silo, data), _model_of(run)
-    if is_masked:
-        keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
-        hub: PredictHub = MaskedPredictHub(*mine, keys, waiting.progress)
-    else:
-        hub = PredictHub(*mine, [hub_of(missing) for missing in without], waiting.progress)
-    with open_transport(job, hub.name, list(hub.partners), own, "predict") as transport:
-        outcome = converse(hub, transport, waiting.show, waiting.should_stop)
+    trained = _model_of(run)
+
+    def hub_of_rows(scores: SiloScores) -> PredictHub:
+        if is_masked:
+            keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
+            return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress)
+        return PredictHub(job, index, scores, trained, [hub_of(gone) for gone in without], waiting.progress)
+
+    party: PredictHub | ScoringHub = (
+        ScoringHub(job, index, model, hub_of_rows) if data is None else hub_of_rows(model.silo_scores(silo, data))
+    )
+    with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
+        _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
+    hub = party.hub if isinstance(party, ScoringHub) else party
+    assert hub is not None
+    return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
+
+
+def _check_ended(outcome: RunOutcome) -> None:
+    """Raise if a dialogue was interrupted or refused."""
     if outcome.status == "interrupted":
         raise Interrupted("Interrupted; nothing was written.")
     if outcome.status != "finished":
         raise ValueError(f"{outcome.status}: {outcome.reason}")
-    return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
 
 
 def _model_of(run: Path) -> ModelOf:
