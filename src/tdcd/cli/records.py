@@ -26,6 +26,9 @@ def verify(
     replay: Annotated[bool, typer.Option("--replay", help="Also train again from config.toml and compare.")] = False,
     allow_code: AllowCode = False,
     devices: OnDevices = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="Check the log in the folder of a party that stands by, entry by entry.")
+    ] = False,
 ) -> None:
     """Check a run folder against its manifest.json, and name every file that is not as the run left it.
 
@@ -37,6 +40,11 @@ def verify(
     """
     from tdcd.records.manifest import differences
 
+    if log:
+        from tdcd.cli.standing import verify_log
+
+        verify_log(folder)
+        return
     problems: list[str] = []
     with reported():
         for manifest in _manifests(folder):
