@@ -45,12 +45,21 @@ class StandingFederation:
         self._write_tables()
         for party in self.parties:
             self._write_party(party)
+        self.reset()
 
     def home(self, party) -> Home:
         return Home(self.own(party))
 
     def own(self, party) -> Path:
         return self.folder / party / "party.toml"
+
+    def reset(self) -> None:
+        """No policies, and nothing was ever said."""
+        for party in self.parties:
+            _, silo, *client = party.split(".")
+            own = {"silo": silo} | ({"client": client[0], "data": "data.csv"} if client else {})
+            self.own(party).write_text(toml_text(own))
+            shutil.rmtree(self.folder / party / "standing", ignore_errors=True)
 
     def write_policy(self, hub, **keys) -> None:
         silo = hub.removeprefix("hub.")
@@ -67,9 +76,6 @@ class StandingFederation:
         for name in files:
             shutil.copy(issuer / name, home / "certs" / name)
         shutil.copy(self.shared, home / "federation.toml")
-        _, silo, *client = party.split(".")
-        own = {"silo": silo} | ({"client": client[0], "data": "data.csv"} if client else {})
-        self.own(party).write_text(toml_text(own))
 
     def _write_tables(self) -> None:
         rng = np.random.default_rng(3)

@@ -36,6 +36,8 @@ def verify(
     bit. They are the same with the same versions on the same kind of machine; where they are not, both are named. A
     run of real parties, or of several at once in a sweep, is simulated by itself, and compared up to rounding.
 
+    With --log, check the log of a party that stands by: every entry is signed, and follows the one before.
+
     Exit status: 0 everything is as it was, 1 something differs, 2 bad input: no manifest, or a run that is not over.
     """
     from tdcd.records.manifest import differences
@@ -43,7 +45,10 @@ def verify(
     if log:
         from tdcd.cli.standing import verify_log
 
-        verify_log(folder)
+        with reported():
+            if replay or allow_code or devices is not None:
+                raise ValueError("--log checks the log of a party that stands by, and nothing else: give it alone")
+            verify_log(folder)
         return
     problems: list[str] = []
     with reported():

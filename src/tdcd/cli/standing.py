@@ -31,7 +31,7 @@ def party(
     Every hub and every client runs this once, as a service. A hub has one port; a client dials out only. What it
     waits for is in its log, and `tdcd jobs` says it. A service that was killed continues when it is started again.
 
-    Exit status: 2 bad input, 130 interrupted.
+    Exit status: 0 stopped by Ctrl-C or SIGTERM, 2 bad input.
     """
     from tdcd.runtime.process.log import open_log
     from tdcd.standing.home import Home
@@ -153,8 +153,7 @@ def verify_log(folder: Path) -> None:
     """Check every entry of a party's log with the files next to it, and print what was found."""
     from tdcd.standing.home import open_log_of
 
-    with reported():
-        log = open_log_of(folder)
+    log = open_log_of(folder)
     kinds = Counter(type(signed.entry.statement).__name__.lower() for chain in log.chains.values() for signed in chain)
     for name, chain in log.chains.items():
         last = chain[-1].entry.digest if chain else "none"

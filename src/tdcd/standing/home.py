@@ -6,7 +6,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
-from tdcd.config import ConfigError
+from tdcd.config import ConfigError, read_config
 from tdcd.config.schema import Name
 from tdcd.core.words import counted
 from tdcd.federation import client_of, hub_of
@@ -16,8 +16,8 @@ from tdcd.runtime.certificates.check import when
 from tdcd.runtime.certificates.issue import AUTHORITY
 from tdcd.runtime.certificates.revocation import REVOKED
 from tdcd.runtime.job import Job
-from tdcd.runtime.process.party import PartySection, read_job, read_own
-from tdcd.standing.jobs import Jobs, JobState, job_of, membership, misfits, parties_of
+from tdcd.runtime.process.party import PartySection, read_own
+from tdcd.standing.jobs import Jobs, JobState, job_of, membership, misfits, parties_of, without_code
 from tdcd.standing.log import Log
 from tdcd.standing.policy import Facts, Policy, judge
 from tdcd.standing.statements import Approved, Offer, Proposed, Refused, Statement, Step
@@ -54,7 +54,7 @@ class Home:
         self.own = own.model_copy(update={name: str(path.parent / getattr(own, name)) for name in unset})
         if self.own.insecure:
             raise ConfigError(["insecure = true: a party that stands by signs with its certificate"], str(path))
-        self.standing = read_job(Path(self.own.federation))
+        self.standing = read_standing(Path(self.own.federation))
         self.party = hub_of(self.own.silo) if self.own.client is None else client_of(self.own.silo, self.own.client)
         if self.party not in parties_of(self.standing):
             raise ConfigError([f"{self.party} is no party of {self.own.federation}"], str(path))
@@ -169,6 +169,11 @@ class Home:
             ),
         )
 
+    def job_of(self, state: JobState) -> Job:
+        """The training as this party takes part: how it runs is its own business, not the proposer's."""
+        job = read_standing(self.job_folder(state) / SHARED_FILE)
+        return Job(job.config.model_copy(update={"runtime": self.standing.config.runtime}))
+
     def job_folder(self, state: JobState) -> Path:
         """The folder of a job, with its shared file in it."""
         folder = self.folder / "jobs" / state.name[:16]
@@ -193,9 +198,14 @@ class Home:
                 shutil.copyfile(source, self.folder / name)
 
 
+def read_standing(path: Path) -> Job:
+    """The training that a shared file describes."""
+    return without_code(read_config(path), str(path))
+
+
 def open_log_of(folder: Path) -> Log:
     """The log in a party's folder, checked entry by entry with the files next to it."""
-    standing, authority = read_job(folder / SHARED_FILE), Authority(folder)
+    standing, authority = read_standing(folder / SHARED_FILE), Authority(folder)
     federation = membership(standing.config, authority.fingerprint)
     return Log(folder / LOG, federation, parties_of(standing), authority)
 

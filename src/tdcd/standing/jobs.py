@@ -6,16 +6,17 @@ a job, one job after the other. It cannot have anything computed that is not app
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import assert_never
+from functools import lru_cache
+from typing import Any, assert_never
 
 from tdcd.config import Config, ConfigError
-from tdcd.config.reading import stored_config
+from tdcd.config.reading import check_config
+from tdcd.config.user_code import code_in
 from tdcd.core.words import one_line
+from tdcd.records.files import parse_toml
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.job import Job
 from tdcd.standing.log import SKEW_S, Log
@@ -48,13 +49,24 @@ def parties_of(job: Job) -> list[str]:
     return [*job.hubs, *(client for silo in range(len(job.hubs)) for client in job.clients(silo))]
 
 
+def without_code(keys: Mapping[str, Any], where: str) -> Job:
+    """The training that a file describes which others may have written: code that it names is refused."""
+    if named := code_in(keys):
+        problems = [f"{key} = {name!r}: code is not a part of a job" for key, name in named.items()]
+        raise ConfigError(problems, where)
+    return Job(check_config(keys, where))
+
+
+@lru_cache(maxsize=64)
 def job_of(offer: Offer) -> Job:
-    """The training that an offer describes; code that it names is refused, whoever offers it."""
+    """The training that an offer describes."""
+    where = "the job's shared file"
     try:
-        keys = tomllib.loads(offer.shared_file)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError([f"not valid TOML: {error}"], "the job's shared file") from None
-    return Job(stored_config(keys, "the job's shared file"))
+        return without_code(parse_toml(offer.shared_file.encode()), where)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError([f"not valid TOML: {error}"], where) from None
 
 
 def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
@@ -97,7 +109,7 @@ class JobState:
         """What all parties are called to, if it is not over."""
         return self.calls[-1] if self.calls and not self.is_over else None
 
-    @cached_property
+    @property
     def job(self) -> Job:
         """The training; ConfigError if it is none."""
         return job_of(self.offer)
@@ -171,7 +183,7 @@ class Jobs:
         if running:
             return self._after(running[0])
         for state in self.states.values():
-            if not state.is_over and not self.problems(state, now):
+            if not state.is_over and {*self.standing.hubs} <= {*state.approvals} and not self.problems(state, now):
                 return Called(state.name, state.offer.steps[0], 1)
         return None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tdcd.core.words import one_line
-from tdcd.records.files import plain_lines
+from tdcd.records.files import plain_lines, write_all
 from tdcd.runtime.certificates.agreement import Authority, ForgedCardError
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.standing.statements import NOTHING, Entry, SignedEntry, Statement, read_line, written
@@ -160,7 +160,7 @@ class Log:
             # What a crash has left of a line is none.
             os.ftruncate(file, self._sizes[party])
             os.lseek(file, 0, os.SEEK_END)
-            os.write(file, line)
+            write_all(file, line)
             os.fsync(file)
         finally:
             os.close(file)

@@ -18,10 +18,10 @@ from tdcd.records.files import write_durably
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.process.align import align_as_client, align_as_hub
 from tdcd.runtime.process.log import event, open_log
-from tdcd.runtime.process.party import PartySection, read_job, run_client, run_hub
+from tdcd.runtime.process.party import PartySection, run_client, run_hub
 from tdcd.runtime.storage.status import STATUS
 from tdcd.runtime.transport.processes import DOING
-from tdcd.standing.home import IDS, SHARED_FILE, Home
+from tdcd.standing.home import IDS, Home
 from tdcd.standing.jobs import JobState
 
 MADE_WAY, REFUSED = 75, 2
@@ -85,7 +85,7 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
     if problems := jobs.problems(state, min(now, state.offer.expires)):
         return RunOutcome("refused", "; ".join(problems))
     folder, making_way = home.job_folder(state), MakingWay(patience_s)
-    job, ids = read_job(folder / SHARED_FILE), folder / IDS
+    job, ids = home.job_of(state), folder / IDS
     own = PartySection(
         **home.own.model_dump(include={"certs", "listen", "metrics", "data", "labels", "label_key"}),
         out=str(folder / RUN),
