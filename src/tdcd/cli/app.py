@@ -57,7 +57,6 @@ def silence_alarms() -> None:
 
 
 TRAIN, LOOK, FEDERATION, STUDY = "Train and predict", "Look at runs", "Several organisations", "Plan and study"
-STANDING = "Several organisations, job by job"
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     TRAIN: {
         "init": ("tables", "tdcd init --silos bank,bureau --label default"),
@@ -81,11 +80,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "hub": ("federation", "tdcd hub federation.toml --silo bank"),
         "client": ("federation", "tdcd client federation.toml --silo bank --client c1 --data c1.csv"),
         "status": ("federation", "tdcd status runs/hub-bank"),
-    },
-    STANDING: {
         "party": ("standing", "tdcd party party.toml"),
         "propose": ("standing", "tdcd propose credit.toml --purpose 'credit risk'"),
-        "jobs": ("standing", "tdcd jobs"),
+        "jobs": ("standing", "tdcd jobs --party party.toml"),
         "show": ("standing", "tdcd show 3fa9"),
         "approve": ("standing", "tdcd approve 3fa9"),
         "refuse": ("standing", "tdcd refuse 3fa9 --because 'not before the audit'"),

@@ -143,11 +143,11 @@ class Jobs:
 
     def named(self, prefix: str) -> JobState:
         """The job whose name begins so."""
-        found = [state for name, state in self.states.items() if name.startswith(prefix)]
-        if len(found) == 1 and prefix:
-            return found[0]
-        if found:
-            raise ValueError(f"{prefix!r} is the beginning of {len(found)} jobs: give more of its name")
+        states = [state for name, state in self.states.items() if name.startswith(prefix)]
+        if len(states) == 1 and prefix:
+            return states[0]
+        if states:
+            raise ValueError(f"{prefix!r} is the beginning of {len(states)} jobs: give more of its name")
         raise ValueError(f"there is no job {prefix!r}; tdcd jobs lists them")
 
     def problems(self, state: JobState, now: float) -> list[str]:

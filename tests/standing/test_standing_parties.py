@@ -22,45 +22,21 @@ def by_hand(federation, run):
     """The same job as persons type it; ``run`` starts a command. The hubs' run folders."""
     folder = federation.folder / "by-hand"
     folder.mkdir()
-
-    def commands(name, hub_options, client_options):
+    hubs = {hub: folder / hub for hub in federation.hubs}
+    for step in ("align", "train"):
+        started = []
         for party in federation.parties:
             _, silo, *client = party.split(".")
-            home = federation.folder / party
-            options = client_options(party, home, client[0]) if client else hub_options(party)
-            yield run(f"{name}.{party}", name, federation.shared, "--silo", silo, "--certs", home / "certs", *options)
-
-    def finish(started):
-        started = [*started]
-        wait_until(lambda: all(process.poll() is not None for process in started))
+            home, ids = federation.folder / party, folder / f"{party}.txt"
+            words = [federation.shared, "--silo", silo, "--certs", home / "certs"]
+            words += ["--client", client[0], "--data", home / "data.csv"] if client else []
+            if step == "align":
+                words = ["align", *words, "--out", ids]
+            else:
+                words = ["client", *words, "--ids", ids] if client else ["hub", *words, "--out", hubs[party]]
+            started.append(run(f"{step}.{party}", *words))
+        wait_until(lambda: all(process.poll() is not None for process in started))  # noqa: B023
         assert [process.poll() for process in started] == [0] * len(started)
-
-    def ids(party):
-        return folder / f"{party}.txt"
-
-    def rows(home):
-        return "--data", home / "data.csv"
-
-    finish(
-        commands(
-            "align",
-            lambda party: ["--out", ids(party)],
-            lambda party, home, client: ["--out", ids(party), "--client", client, *rows(home)],
-        )
-    )
-    hubs = dict.fromkeys(federation.hubs)
-    started = []
-    for party in federation.parties:
-        _, silo, *client = party.split(".")
-        home = federation.folder / party
-        common = [federation.shared, "--silo", silo, "--certs", home / "certs"]
-        if client:
-            words = ["client", *common, "--client", client[0], *rows(home), "--ids", ids(party)]
-        else:
-            hubs[party] = folder / party
-            words = ["hub", *common, "--out", hubs[party]]
-        started.append(run(f"train.{party}", *words))
-    finish(started)
     return hubs
 
 
@@ -126,3 +102,26 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
     checked = tdcd("verify", federation.folder / "client.shop.main" / "standing", "--log", cwd=tmp_path)
     assert "3 approved" in checked.stdout
     assert checked.exit_code == 0
+
+
+def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_path):
+    federation = StandingFederation(tmp_path / "it", {"bank": ["north"], "shop": ["main"]}, rounds=100_000)
+    short = tmp_path / "short.toml"
+    short.write_text(federation.shared.read_text().replace("rounds = 100000", "rounds = 2"))
+    federation.write_policy(SHOP, rounds=100_000, jobs_per_day=2)
+    bank = federation.home(BANK)
+    endless = bank.propose(federation.shared, ("align", "train"), "test", "", 1.0).name
+    with standing(federation) as (services, _):
+        client = "client.shop.main"
+        for step in ("align", "train"):
+            call = Called(endless, step, 1)
+            wait_until(lambda: (client, call) in bank.jobs().states[endless].started, *services.values())  # noqa: B023
+        following = bank.propose(short, ("align", "train"), "test", "", 1.0).name
+        own = federation.own(client)
+        assert tdcd("refuse", endless[:8], "--because", "too long", "--party", own, cwd=tmp_path).exit_code == 0
+        wait_until(lambda: bank.jobs().states[endless].refusals, *services.values())
+        wait_until(lambda: bank.jobs().states[following].calls, *services.values())
+        wait_until(lambda: bank.jobs().states[following].closed == "finished", *services.values())
+    assert bank.jobs().states[endless].refusals == {client: "too long"}
+    listed = tdcd("jobs", "--party", federation.own(SHOP), cwd=tmp_path).stdout
+    assert "refused by client.shop.main: too long" in " ".join(listed.split())
