@@ -25,7 +25,7 @@ def exchange(digests):
     silos = [{"name": name, "clients": 1} for name in "abc"]
     job = Job(check_config({"data": {"source": "diabetes"}, "model": {"block": "linear"}, "silos": silos}))
     found = HubExchange("hub.a", job.topology, "run", job.timing)
-    found.restore([], {4: digests}, 5)
+    found.restore([], {4: digests}, {}, 5)
     return found
 
 

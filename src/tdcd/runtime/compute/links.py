@@ -1,6 +1,6 @@
 """What goes over a silo's links: phi between hubs, phi of a client's rows, and blocks on their way up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, cast
@@ -81,6 +81,11 @@ class Links:
         self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
         self._kept = lru_cache(maxsize=4)(self._keep)
+
+    def follow(self, past: Callable[[What, int], str]) -> None:
+        """Let masks follow from what hubs were sent before, too."""
+        if self._sums is not None:
+            self._sums.follow(past)
 
     def _sending(self, round_index: int, silo: int, stream: int = 0, places: Any = None) -> Sending:
         return Sending(self._seed, np.int32(round_index), silo, self._shape, stream, places)

@@ -174,7 +174,8 @@ class Rounds:
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
             self._behind = restored.round + 1 + self.exchange.most_ahead
-            self.exchange.restore(restored.outbox, restored.digests, restored.round)
+            self.exchange.restore(restored.outbox, restored.digests, restored.chain or {}, restored.round)
+        compute.links.follow(self.exchange.past)
         self.evaluations = Evaluations(silo, job, compute, restored)
         # What it may have sent its peers before it came back, it must send them again with the same clients.
         self.questions = Questions(job, silo, compute, run, absences, self.round + kept_rounds(self.timing))
@@ -442,6 +443,7 @@ class Rounds:
             certified=evaluations.certified,
             proven=evaluations.proven,
             hubs=self._hubs,
+            chain=dict(self.exchange.chain),
         )
 
     def _closed(self) -> list[Instruction]:

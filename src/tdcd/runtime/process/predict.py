@@ -21,7 +21,7 @@ from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores, check_without
 from tdcd.records.files import digest_of, read_json
 from tdcd.records.run_folder import RunFolder
-from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
+from tdcd.runtime.certificates.agreement import KEY_BYTES, ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.messages.messages import PredictHello, PredictReturned, PredictScores
@@ -364,7 +364,8 @@ def predict_with_peers(
     model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
     mine = job, index, model.silo_scores(silo, data), _model_of(run)
     if is_masked:
-        hub: PredictHub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own), waiting.progress)
+        keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
+        hub: PredictHub = MaskedPredictHub(*mine, keys, waiting.progress)
     else:
         hub = PredictHub(*mine, [hub_of(missing) for missing in without], waiting.progress)
     with open_transport(job, hub.name, list(hub.partners), own, "predict") as transport:
