@@ -162,6 +162,9 @@ def test_an_approval_that_is_not_the_partys_is_refused_and_logged(office):
     other = forged(evil, evil.signer, party=SHOP, federation="0" * 64, statement=approval)
     twice = forged(evil, evil.signer, party=SHOP, number=0, previous="0" * 64, statement=Rejected(SHOP, "x"))
     future = forged(evil, evil.signer, party=SHOP, time=int(time.time()) + 3600, statement=approval)
+    endless = forged(evil, evil.signer, party=SHOP, time=2**37, statement=approval)
+    with pytest.raises(RejectedMessage, match="it is not what parties that stand by send"):
+        read_message(written(Entries([endless])))
     stranger = forged(evil, evil.signer, party=SHOP, statement=approval)
     stranger = msgspec.structs.replace(
         stranger, entry=msgspec.structs.replace(stranger.entry, party="hub.lab", number=0, previous="0" * 64)

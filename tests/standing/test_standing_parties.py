@@ -113,9 +113,10 @@ def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_p
     endless = bank.propose(federation.shared, ("align", "train"), "test", "", 1.0).name
     with standing(federation) as (services, _):
         client = "client.shop.main"
-        for step in ("align", "train"):
-            call = Called(endless, step, 1)
-            wait_until(lambda: (client, call) in bank.jobs().states[endless].started, *services.values())  # noqa: B023
+        wait_until(lambda: job_of(federation, client, endless) is not None, *services.values())
+        # Those who have left for a step know no more of others.
+        began = (client, Called(endless, "train", 1))
+        wait_until(lambda: began in job_of(federation, client, endless).started, *services.values())
         following = bank.propose(short, ("align", "train"), "test", "", 1.0).name
         own = federation.own(client)
         assert tdcd("refuse", endless[:8], "--because", "too long", "--party", own, cwd=tmp_path).exit_code == 0

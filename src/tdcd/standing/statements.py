@@ -13,7 +13,7 @@ from tdcd.runtime.messages.wire import RejectedMessage
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 PartyName = Annotated[str, Meta(pattern=r"^(hub|client)(\.[A-Za-z0-9][A-Za-z0-9_-]{0,23}){1,2}$")]
-Seconds = Annotated[int, Meta(ge=0, lt=2**40)]
+Seconds = Annotated[int, Meta(ge=0, lt=2**37)]
 Number = Annotated[int, Meta(ge=0, lt=2**16)]
 """Of an entry in its chain; a chain has no more."""
 Words = Annotated[str, Meta(max_length=1000)]
