@@ -102,9 +102,9 @@ class HubExchange:
     ) -> None:
         """Take up what was saved at the start of a round."""
         self.outbox = {(part.flow, part.round): part for part in outbox}
-        self.digests = {stage: dict(found) for stage, found in digests.items()}
+        self.digests = {stage: dict(by_hub) for stage, by_hub in digests.items()}
         self.chain = {**chain}
-        former = [stage for stage, found in digests.items() if any(map(is_former, found.values()))]
+        former = [stage for stage, by_hub in digests.items() if any(map(is_former, by_hub.values()))]
         # Peers that were upgraded with this hub may have been this far.
         self._former_until = max(former) + self.most_ahead if former else -1
         self.forget(round_index, round_index)
@@ -130,7 +130,7 @@ class HubExchange:
         known = self._inbox.setdefault((part.flow, part.round), {}).setdefault(part.sender, part)
         if known is not part and digest(known) != digest(part):
             raise IncompatibleParties(
-                f"{part.sender} told {self.name} two different things as '{part.flow}' of round {part.round}"
+                f"{part.sender} sent {self.name} two different things as '{part.flow}' of round {part.round}"
             )
 
     def lacking(self, keys: Sequence[Key]) -> dict[str, list[Key]]:
@@ -151,8 +151,8 @@ class HubExchange:
     def parts(self, flow: PublishedKind, round_index: int) -> list[Part]:
         """The parts of this hub and of its peers, as far as they are there, in silo order."""
         received, own = self._inbox.get((flow, round_index), {}), self.outbox.get((flow, round_index))
-        found = [own if hub == self.name else received.get(hub) for hub in self.hubs]
-        return [part for part in found if part is not None]
+        known = [own if hub == self.name else received.get(hub) for hub in self.hubs]
+        return [part for part in known if part is not None]
 
     def settle(self, stage: int, keys: Sequence[Key]) -> None:
         """A round has all parts that it waits for: find out whether all hubs were sent the same before, and note what
@@ -200,7 +200,7 @@ class HubExchange:
                 continue
             what = f"in the exchange before '{part.flow}' of round {part.round}"
             raise IncompatibleParties(
-                f"{hub} told {part.sender} and {self.name} different things {what}: one of them is wrong"
+                f"{hub} sent {part.sender} and {self.name} different things {what}: one of them is wrong"
             )
 
     def forget(self, round_index: int, oldest_wanted: int) -> None:

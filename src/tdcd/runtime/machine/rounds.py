@@ -162,7 +162,7 @@ class Rounds:
         self._own = HubBlock(compute, restored)
         self._certification: Certification | None = None
         self._interrupted = ""
-        """The phase that goes on after a certificate."""
+        """The phase that continues after a certificate."""
         self._records: Records | None = None
         self._rows: tuple[str, ...] = ()
         self._hubs: Mapping[str, str] = {}
@@ -348,7 +348,7 @@ class Rounds:
         return out if ended is None or is_over else out + self._conclude(ended, self.evaluations.of(ended))
 
     def _certify(self, round_index: int) -> list[Instruction]:
-        """Begin the certificate of a line; the phase goes on after it."""
+        """Begin the certificate of a line; the phase continues after it."""
         proof = LineProof(self.compute, round_index, *self.evaluations.uncertified.take(round_index))
         self._certification = Certification(
             self.job, self.silo, round_index, proof, self.exchange, self.questions, self._certificate_part
