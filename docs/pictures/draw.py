@@ -41,7 +41,13 @@ LAYERS = [
             ("theory", "Theorem 1 and its|constants"),
         ],
     ),
-    ("Training", [("training", "round loop, evaluation, checkpoints,|resume, sweeps")]),
+    (
+        "Training",
+        [
+            ("training", "round loop, evaluation, checkpoints,|resume, sweeps"),
+            ("standing", "parties that wait for jobs|and sign what they approve"),
+        ],
+    ),
     (
         "Rounds",
         [

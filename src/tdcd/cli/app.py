@@ -80,6 +80,13 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "hub": ("federation", "tdcd hub federation.toml --silo bank"),
         "client": ("federation", "tdcd client federation.toml --silo bank --client c1 --data c1.csv"),
         "status": ("federation", "tdcd status runs/hub-bank"),
+        "party": ("standing", "tdcd party party.toml"),
+        "propose": ("standing", "tdcd propose credit.toml --purpose 'credit risk'"),
+        "jobs": ("standing", "tdcd jobs --party party.toml"),
+        "show": ("standing", "tdcd show 3fa9"),
+        "approve": ("standing", "tdcd approve 3fa9"),
+        "refuse": ("standing", "tdcd refuse 3fa9 --because 'not before the audit'"),
+        "policy": ("standing", "tdcd policy test 3fa9"),
     },
     STUDY: {
         "plan": ("study", "tdcd plan my.toml --network mobile"),

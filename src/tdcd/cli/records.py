@@ -26,6 +26,9 @@ def verify(
     replay: Annotated[bool, typer.Option("--replay", help="Also train again from config.toml and compare.")] = False,
     allow_code: AllowCode = False,
     devices: OnDevices = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="Check the log in the folder of a party that stands by, entry by entry.")
+    ] = False,
 ) -> None:
     """Check a run folder against its manifest.json, and name every file that is not as the run left it.
 
@@ -33,10 +36,20 @@ def verify(
     bit. They are the same with the same versions on the same kind of machine; where they are not, both are named. A
     run of real parties, or of several at once in a sweep, is simulated by itself, and compared up to rounding.
 
+    With --log, check the log of a party that stands by: every entry is signed, and follows the one before.
+
     Exit status: 0 everything is as it was, 1 something differs, 2 bad input: no manifest, or a run that is not over.
     """
     from tdcd.records.manifest import differences
 
+    if log:
+        from tdcd.cli.standing import verify_log
+
+        with reported():
+            if replay or allow_code or devices is not None:
+                raise ValueError("--log checks the log of a party that stands by, and nothing else: give it alone")
+            verify_log(folder)
+        return
     problems: list[str] = []
     with reported():
         for manifest in _manifests(folder):

@@ -138,9 +138,7 @@ class Certified:
         key = read_key(folder / f"{party}.key")
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{folder / f'{party}.key'} is no elliptic curve's key, and masks need one: tdcd certs")
-        self._key, self._authority = key, read_certificate(folder / AUTHORITY)
-        # The transport reports on the same list.
-        self._revoked = WatchedList(folder / REVOKED, folder / AUTHORITY, lambda news: None)
+        self._key, self._authority = key, Authority(folder)
         self._certificate = read_certificate(folder / f"{party}.pem").public_bytes(Encoding.DER)
 
     @property
@@ -154,28 +152,70 @@ class Certified:
 
     def check(self, party: str, text: bytes, card: Card) -> None:
         """Whether the certificate is the party's, of this federation's authority and valid, and signed the text."""
-        where = f"the key for masks of {party}"
+        self._authority.check(party, text, card, f"the key for masks of {party}")
+
+
+class Signature(Protocol):
+    """What shows that a party has signed something."""
+
+    @property
+    def certificate(self) -> bytes:
+        """The party's certificate in DER form."""
+
+    @property
+    def signature(self) -> bytes:
+        """The signature, made with the key of the certificate."""
+
+
+class Authority:
+    """Checks what holders of an authority's certificates have signed; who is revoked is read again at every check."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take a folder with the authority's certificate and its list of revoked ones, if it has one."""
+        self._certificate = read_certificate(folder / AUTHORITY)
+        # The transport reports on the same list.
+        self._revoked = WatchedList(folder / REVOKED, folder / AUTHORITY, lambda news: None)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its certificate."""
+        return self._certificate.fingerprint(hashes.SHA256()).hex()
+
+    def check(
+        self, party: str, text: bytes, signed: Signature, where: str, now: datetime | None = None, *, past: bool = False
+    ) -> None:
+        """Raise :class:`ForgedCardError` unless the certificate is the party's and valid, and its key signed the text.
+
+        Args:
+            where: what is checked, as errors name it.
+            now: when the certificate has to be valid; by default this moment.
+            past: whether certificates that were revoked or replaced since are good.
+        """
         try:
-            cert = x509.load_der_x509_certificate(card.certificate)
+            cert = x509.load_der_x509_certificate(signed.certificate)
             facts, key = facts_of(cert), cert.public_key()
-            cert.verify_directly_issued_by(self._authority)
+            cert.verify_directly_issued_by(self._certificate)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             raise ForgedCardError(f"{where} comes with no certificate of this federation's authority") from None
         if facts.name != party:
             raise ForgedCardError(f"{where} comes with the certificate of {facts.name}")
-        self._revoked.changed()
-        revoked = self._revoked.current
-        if facts.common_name in revoked.keys:
-            raise RevokedCardError(f"{where} comes with a certificate that was revoked")
-        if facts.common_name != revoked.current_name(party):
-            raise RevokedCardError(
-                f"{where} comes with the certificate of '{facts.common_name}', and list {revoked.number} "
-                f"({revoked.source}) expects '{revoked.current_name(party)}': copy the issuer's latest {REVOKED} here"
-            )
-        if not facts.not_before <= datetime.now(UTC) <= facts.not_after:
+        if not past:
+            self._check_revoked(party, facts.common_name, where)
+        if not facts.not_before <= (now or datetime.now(UTC)) <= facts.not_after:
             raise ForgedCardError(f"{where} comes with a certificate that expired, or is not valid yet")
         try:
             assert isinstance(key, ec.EllipticCurvePublicKey)
-            key.verify(card.signature, text, ec.ECDSA(hashes.SHA256()))
+            key.verify(signed.signature, text, ec.ECDSA(hashes.SHA256()))
         except (InvalidSignature, AssertionError):
             raise ForgedCardError(f"{where} is not signed with its certificate's key") from None
+
+    def _check_revoked(self, party: str, common_name: str, where: str) -> None:
+        self._revoked.changed()
+        revoked = self._revoked.current
+        if common_name in revoked.keys:
+            raise RevokedCardError(f"{where} comes with a certificate that was revoked")
+        if common_name != revoked.current_name(party):
+            raise RevokedCardError(
+                f"{where} comes with the certificate of '{common_name}', and list {revoked.number} "
+                f"({revoked.source}) expects '{revoked.current_name(party)}': copy the issuer's latest {REVOKED} here"
+            )

@@ -3,11 +3,11 @@
 import ipaddress
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -72,17 +72,27 @@ class PartySection(BaseModel):
     """Without TLS; only where every address is this machine's own."""
 
 
+OWN_PATHS = ("certs", "out", "data", "labels", "ids", "label_key", "federation", "folder", "policy")
+"""The keys that are paths, of a party's own file and of one that stands by."""
+Own = TypeVar("Own", bound=PartySection)
+
+
 def own_file(path: Path | None, **given: Any) -> PartySection:
     """A party's own file with what was ``given`` on the command line on top; relative paths count from the file."""
+    return read_own(path, PartySection, given)
+
+
+def read_own(path: Path | None, schema: type[Own], given: Mapping[str, Any]) -> Own:
+    """The same with further keys."""
     keys: dict[str, Any] = {} if path is None else read_toml(path)
-    for name in ("certs", "out", "data", "labels", "ids", "label_key"):
+    for name in OWN_PATHS:
         if path is not None and isinstance(keys.get(name), str):
             keys[name] = str(path.parent / keys[name])
     keys |= {name: value for name, value in given.items() if value is not None and value is not False}
     try:
-        return PartySection.model_validate(keys)
+        return schema.model_validate(keys)
     except ValidationError as error:
-        raise ConfigError(problems_in(error, keys, PartySection), str(path or "the command line")) from None
+        raise ConfigError(problems_in(error, keys, schema), str(path or "the command line")) from None
 
 
 def read_job(path: Path) -> Job:

@@ -1,0 +1,284 @@
+"""The jobs of a standing federation: what follows from what its parties have signed.
+
+Everything here is a function of the parties' chains. The first silo's hub keeps the queue: it calls all to the steps of
+a job, one job after the other. It cannot have anything computed that is not approved, since every party checks that.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, assert_never
+
+from tdcd.config import Config, ConfigError
+from tdcd.config.reading import check_config
+from tdcd.config.user_code import code_in
+from tdcd.core.words import one_line
+from tdcd.records.files import parse_toml
+from tdcd.runtime.certificates.check import when
+from tdcd.runtime.job import Job
+from tdcd.standing.log import SKEW_S, Log
+from tdcd.standing.statements import (
+    Approved,
+    Called,
+    Closed,
+    Ended,
+    Ending,
+    Offer,
+    Proposed,
+    Refused,
+    Rejected,
+    SignedEntry,
+    Started,
+)
+
+MOST_ATTEMPTS = 5
+"""How often all begin a step again of which a party has lost its part."""
+
+
+def membership(config: Config, authority: str) -> str:
+    """A digest of who takes part, at which addresses, and who has issued their certificates."""
+    members = [[silo.name, silo.hub, [*silo.client_names]] for silo in config.silos]
+    return hashlib.sha256(json.dumps([members, authority]).encode()).hexdigest()
+
+
+def parties_of(job: Job) -> list[str]:
+    """All hubs, then all clients."""
+    return [*job.hubs, *(client for silo in range(len(job.hubs)) for client in job.clients(silo))]
+
+
+def without_code(keys: Mapping[str, Any], where: str) -> Job:
+    """The training that a file describes which others may have written: code that it names is refused."""
+    if named := code_in(keys):
+        problems = [f"{key} = {name!r}: code is not a part of a job" for key, name in named.items()]
+        raise ConfigError(problems, where)
+    return Job(check_config(keys, where))
+
+
+@lru_cache(maxsize=64)
+def job_of(offer: Offer) -> Job:
+    """The training that an offer describes."""
+    where = "the job's shared file"
+    try:
+        return without_code(parse_toml(offer.shared_file.encode()), where)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError([f"not valid TOML: {error}"], where) from None
+
+
+def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
+    """Why a job cannot be one of a federation that stands by."""
+    ours, theirs = (membership(each.config, "") for each in (standing, job))
+    if ours != theirs:
+        return ["its silos, hubs or clients are not those of this federation"]
+    if "align" in offer.steps and job.config.data.source != "files":
+        return [f"data.source = {job.config.data.source!r}: only tables have ids to align"]
+    return []
+
+
+@dataclass
+class JobState:
+    """What parties have said of a job."""
+
+    offer: Offer
+    proposal: SignedEntry
+    approvals: dict[str, SignedEntry] = field(default_factory=dict)
+    """By hub, the latest."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """By party: why."""
+    calls: list[Called] = field(default_factory=list)
+    started: set[tuple[str, Called]] = field(default_factory=set)
+    endings: dict[tuple[str, Called], Ending] = field(default_factory=dict)
+    closed: Ending | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's digest."""
+        return self.offer.job
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is computed for it."""
+        return self.closed is not None or bool(self.refusals)
+
+    @property
+    def call(self) -> Called | None:
+        """What all parties are called to, if it is not over."""
+        return self.calls[-1] if self.calls and not self.is_over else None
+
+    @property
+    def job(self) -> Job:
+        """The training; ConfigError if it is none."""
+        return job_of(self.offer)
+
+
+@dataclass
+class Jobs:
+    """All jobs of a federation, as far as the log says."""
+
+    standing: Job
+    """The parties, and where they are: the shared file that they stand by with."""
+    log: Log
+    states: dict[str, JobState] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, standing: Job, log: Log) -> "Jobs":
+        """Read the chains; what a party says without the right to is nothing."""
+        jobs = cls(standing, log)
+        entries = [signed for chain in log.chains.values() for signed in chain]
+        proposals = [signed for signed in entries if isinstance(signed.entry.statement, Proposed)]
+        for signed in sorted(proposals, key=lambda signed: (signed.entry.time, signed.entry.digest)):
+            jobs._propose(signed)
+        for signed in entries:
+            jobs._apply(signed)
+        return jobs
+
+    @property
+    def leader(self) -> str:
+        """The hub that keeps the queue."""
+        return self.standing.hubs[0]
+
+    def named(self, prefix: str) -> JobState:
+        """The job whose name begins so."""
+        states = [state for name, state in self.states.items() if name.startswith(prefix)]
+        if len(states) == 1 and prefix:
+            return states[0]
+        if states:
+            raise ValueError(f"{prefix!r} is the beginning of {len(states)} jobs: give more of its name")
+        raise ValueError(f"there is no job {prefix!r}; tdcd jobs lists them")
+
+    def problems(self, state: JobState, now: float) -> list[str]:
+        """Why a job may not begin now, a sentence each; every party asks this itself."""
+        problems = self.unfit(state)
+        if now > state.offer.expires + SKEW_S:
+            problems.append(f"it had to begin by {when(state.offer.expires)}")
+        problems += [f"{party} refused: {one_line(why)}" for party, why in state.refusals.items()]
+        problems += self._signed_badly("its proposal", state.proposal)
+        for hub in self.standing.hubs:
+            signed = state.approvals.get(hub)
+            if signed is None:
+                problems.append(f"{hub} has not approved")
+                continue
+            statement = signed.entry.statement
+            assert isinstance(statement, Approved)
+            if now > statement.expires + SKEW_S:
+                problems.append(f"the approval of {hub} expired on {when(statement.expires)}")
+            problems += self._signed_badly(f"the approval of {hub}", signed)
+        return problems
+
+    def unfit(self, state: JobState) -> list[str]:
+        """Why a job cannot be one of this federation."""
+        try:
+            job = state.job
+        except (ConfigError, ModuleNotFoundError) as error:
+            return [str(error)]
+        return misfits(self.standing, state.offer, job)
+
+    def next_statement(self, now: float) -> Called | Closed | None:
+        """What the hub that keeps the queue has to say."""
+        running = [state for state in self.states.values() if state.call is not None]
+        if running:
+            return self._after(running[0])
+        for state in self.states.values():
+            if not state.is_over and {*self.standing.hubs} <= {*state.approvals} and not self.problems(state, now):
+                return Called(state.name, state.offer.steps[0], 1)
+        return None
+
+    def in_words(self, state: JobState, now: float) -> str:
+        """How a job stands."""
+        if state.closed is not None:
+            return state.closed
+        if state.refusals:
+            return "; ".join(f"refused by {party}: {one_line(why)}" for party, why in state.refusals.items())
+        if state.call is not None:
+            call = state.call
+            left = [party for party in parties_of(self.standing) if (party, call) not in state.endings]
+            return f"{call.step}, attempt {call.attempt}, waits for {', '.join(left)}"
+        if problems := self.problems(state, now):
+            return "; ".join(problems)
+        before = next((other.name for other in self.states.values() if other.call is not None), None)
+        return f"approved; waits for job {before[:12]}" if before else f"approved; waits for {self.leader} to call"
+
+    def _after(self, state: JobState) -> Called | Closed | None:
+        """What follows when all have ended a step."""
+        call = state.calls[-1]
+        endings = {state.endings.get((party, call)) for party in parties_of(self.standing)}
+        worst: Sequence[Ending] = ("refused", "diverged")
+        for ending in worst:
+            if ending in endings:
+                return Closed(state.name, ending)
+        if None in endings:
+            return None
+        if "lost" in endings:
+            again = Called(state.name, call.step, call.attempt + 1)
+            return again if call.attempt < MOST_ATTEMPTS else Closed(state.name, "lost")
+        after = state.offer.steps[state.offer.steps.index(call.step) + 1 :]
+        return Called(state.name, after[0], 1) if after else Closed(state.name, "finished")
+
+    def _signed_badly(self, what: str, signed: SignedEntry) -> list[str]:
+        try:
+            signed_at = datetime.fromtimestamp(signed.entry.time, UTC)
+            self.log.authority.check(signed.entry.party, signed.entry.signed, signed, what, signed_at)
+        except ValueError as error:
+            return [str(error)]
+        return []
+
+    def _propose(self, signed: SignedEntry) -> None:
+        statement = signed.entry.statement
+        assert isinstance(statement, Proposed)
+        offer = statement.offer
+        is_fit = offer.proposer == signed.entry.party and offer.federation == self.log.federation
+        if is_fit and offer.proposer in self.standing.hubs and len({*offer.steps}) == len(offer.steps):
+            self.states.setdefault(offer.job, JobState(offer, signed))
+
+    def _apply(self, signed: SignedEntry) -> None:
+        party, statement = signed.entry.party, signed.entry.statement
+        if isinstance(statement, Proposed | Rejected) or statement.job not in self.states:
+            return
+        state = self.states[statement.job]
+        if isinstance(statement, Approved):
+            if party in self.standing.hubs and statement.expires >= signed.entry.time:
+                state.approvals[party] = signed
+        elif isinstance(statement, Refused):
+            state.refusals.setdefault(party, statement.because)
+        elif isinstance(statement, Called | Closed):
+            if party == self.leader:
+                self._lead(state, statement)
+        elif isinstance(statement, Started):
+            state.started.add((party, Called(statement.job, statement.step, statement.attempt)))
+        elif isinstance(statement, Ended):
+            call = Called(statement.job, statement.step, statement.attempt)
+            state.endings.setdefault((party, call), statement.ending)
+        else:
+            assert_never(statement)
+
+    def _lead(self, state: JobState, statement: Called | Closed) -> None:
+        if isinstance(statement, Closed):
+            state.closed = state.closed or statement.ending
+        elif state.closed is None and statement.step in state.offer.steps:
+            state.calls.append(statement)
+
+
+def entries_of(jobs: Jobs, state: JobState) -> Mapping[str, int]:
+    """How many entries of each chain show that a job was called: its proposal, all approvals and the call."""
+    wanted: dict[str, int] = {}
+    for party, chain in jobs.log.chains.items():
+        places = [signed.entry.number + 1 for signed in chain if _is_about(signed, state.name)]
+        if places:
+            wanted[party] = places[-1]
+    return wanted
+
+
+def _is_about(signed: SignedEntry, job: str) -> bool:
+    statement = signed.entry.statement
+    if isinstance(statement, Proposed):
+        return statement.offer.job == job
+    return isinstance(statement, Approved | Called | Refused) and statement.job == job
+
+
+def have_all(counts: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
+    """Whether a party that has so many entries of each chain has all that are wanted."""
+    return all(counts.get(party, 0) >= count for party, count in wanted.items())

@@ -1,0 +1,179 @@
+"""Chains of signed entries, one per party, in files: whoever has the files can check them.
+
+An entry names the digest of the one before, so that none can be taken out, changed or put in another order. A party
+that signs two different entries for one place is found out by all who have seen the other one.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from tdcd.core.words import one_line
+from tdcd.records.files import plain_lines, write_all
+from tdcd.runtime.certificates.agreement import Authority, ForgedCardError
+from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.standing.statements import NOTHING, Entry, SignedEntry, Statement, read_line, written
+
+SKEW_S = 300
+"""How far the clocks of two machines may differ."""
+MOST_BYTES = 64 << 20
+"""The largest chain of a party."""
+
+
+class EntrySigner(Protocol):
+    """Signs entries of one party."""
+
+    def sign(self, text: bytes) -> tuple[bytes, bytes]:
+        """The party's certificate, and its signature."""
+
+
+class Log:
+    """The chains of all parties of a federation.
+
+    Args:
+        folder: where the chains' files are.
+        federation: the digest that every entry names.
+        parties: whose chains there are.
+        authority: who has issued the parties' certificates.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        federation: str,
+        parties: Collection[str],
+        authority: Authority,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Read the files, and check every entry.
+
+        Raises:
+            ValueError: an entry of a file is not what its party signed.
+        """
+        self.federation, self.authority = federation, authority
+        self.chains: dict[str, list[SignedEntry]] = {party: [] for party in sorted(parties)}
+        self._folder, self._clock = folder, clock
+        self._sizes = dict.fromkeys(self.chains, 0)
+        self.refresh()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many entries of each party are here."""
+        return {party: len(chain) for party, chain in self.chains.items()}
+
+    def refresh(self) -> bool:
+        """Read what another process has added to the files; whether there was something."""
+        return sum(self._read(party) for party in self.chains) > 0
+
+    def accept(self, signed: SignedEntry) -> bool:
+        """Keep the next entry of a party; whether it is new.
+
+        Raises:
+            RejectedMessage: it is not what the party signed, or the party signed something else before.
+        """
+        with self._locked():
+            self.refresh()
+            if not self._is_next(signed):
+                return False
+            self._write(signed)
+        return True
+
+    def append(self, party: str, signer: EntrySigner, statement: Statement) -> SignedEntry:
+        """Sign a statement as the party's next entry, and keep it; what was said before stays said."""
+        with self._locked():
+            self.refresh()
+            chain = self.chains[party]
+            previous = chain[-1].entry if chain else None
+            now = max(int(self._clock()), previous.time if previous else 0)
+            before = previous.digest if previous else NOTHING
+            entry = Entry(self.federation, party, len(chain), before, now, statement)
+            signed = SignedEntry(entry, *signer.sign(entry.signed))
+            self._write(signed)
+        return signed
+
+    def lacking(self, counts: Mapping[str, int]) -> list[SignedEntry]:
+        """What another party does not have yet, each chain in its order."""
+        return [entry for party, chain in self.chains.items() for entry in chain[counts.get(party, 0) :]]
+
+    def _is_next(self, signed: SignedEntry) -> bool:
+        entry = signed.entry
+        where = f"entry {entry.number} of {entry.party}"
+        if entry.party not in self.chains:
+            raise RejectedMessage(f"{where} is of no party of this federation")
+        if entry.federation != self.federation:
+            raise RejectedMessage(f"{where} was signed for another federation")
+        chain = self.chains[entry.party]
+        if entry.number > len(chain):
+            return False
+        moment = datetime.fromtimestamp(entry.time, UTC)
+        try:
+            self.authority.check(entry.party, entry.signed, signed, where, moment, past=True)
+        except ForgedCardError as error:
+            raise RejectedMessage(str(error)) from None
+        if entry.number < len(chain):
+            if chain[entry.number].entry != entry:
+                raise RejectedMessage(f"{where} is signed, but {entry.party} signed another one in its place before")
+            return False
+        previous = chain[-1].entry if chain else None
+        if entry.previous != (previous.digest if previous else NOTHING):
+            raise RejectedMessage(f"{where} does not follow the entry before it")
+        if previous and entry.time < previous.time:
+            raise RejectedMessage(f"{where} is older than the entry before it")
+        if self._sizes[entry.party] > MOST_BYTES:
+            raise RejectedMessage(f"{where} is one too many: the chain has {self._sizes[entry.party]} bytes")
+        if entry.time > self._clock() + SKEW_S:
+            raise RejectedMessage(f"{where} is of the future: compare the machines' clocks")
+        return True
+
+    def _file(self, party: str) -> Path:
+        return self._folder / f"{party}.jsonl"
+
+    def _read(self, party: str) -> bool:
+        path = self._file(party)
+        if not path.exists() or path.stat().st_size == self._sizes[party]:
+            return False
+        chain, size = self.chains[party], 0
+        for number, line in plain_lines(path):
+            size += len(line) + 1
+            if number <= len(chain):
+                continue
+            try:
+                signed = read_line(line)
+                if signed.entry.party != party or not self._is_next(signed):
+                    raise RejectedMessage(f"it is not entry {number - 1} of {party}")
+            except RejectedMessage as error:
+                raise ValueError(f"{path}, line {number}: {one_line(str(error), 300)}") from None
+            chain.append(signed)
+        self._sizes[party] = size
+        return True
+
+    def _write(self, signed: SignedEntry) -> None:
+        party = signed.entry.party
+        line = written(signed) + b"\n"
+        file = os.open(self._file(party), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            # What a crash has left of a line is none.
+            os.ftruncate(file, self._sizes[party])
+            os.lseek(file, 0, os.SEEK_END)
+            write_all(file, line)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        self.chains[party].append(signed)
+        self._sizes[party] += len(line)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """No two processes write at a time."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)

@@ -1,0 +1,354 @@
+"""What parties that stand by say to each other, without processes: they share a network inside this one."""
+
+import json
+import math
+import time
+
+import msgspec
+import pytest
+
+from support.command import tdcd
+from support.standing import StandingFederation
+from tdcd.config import ConfigError
+from tdcd.records.run_folder import toml_text
+from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.runtime.transport.transport import LocalNetwork
+from tdcd.standing.home import Home, open_log_of
+from tdcd.standing.service import Desk
+from tdcd.standing.statements import (
+    Approved,
+    Called,
+    Ended,
+    Entries,
+    Entry,
+    Proposed,
+    Rejected,
+    SignedEntry,
+    read_line,
+    read_message,
+    written,
+)
+
+COMPANIES = {"bank": ["north"], "shop": ["main"], "bureau": ["east", "west"]}
+BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES)
+
+
+class Office:
+    """Every party's desk, each asked in turn."""
+
+    def __init__(self, files):
+        self.files, self.network, self.clock = files, LocalNetwork(), time.time()
+        self.homes = {party: files.home(party) for party in files.parties}
+        self.desks = {}
+        for party in files.parties:
+            self.join(party)
+
+    def join(self, party):
+        home = self.homes[party]
+        self.desks[party] = Desk(home, self.network.join(party, home.partners), clock=lambda: self.clock)
+
+    def settle(self):
+        """Until all is said; by party the call that it follows."""
+        calls, said, quiet = {}, None, 0
+        while quiet < 2:
+            for party, desk in self.desks.items():
+                for _ in range(6):
+                    desk._decided_at = -math.inf
+                    calls[party] = desk.step()
+            before, said = said, [dict(desk.endpoint.transport.sent_bytes) for desk in self.desks.values()]
+            quiet = quiet + 1 if said == before else 0
+        return calls
+
+    def jobs(self, party=SHOP):
+        return self.homes[party].jobs()
+
+    def propose(self, **changes):
+        given = {"steps": ("align", "train"), "purpose": "test", "contact": "", "days": 1.0}
+        return self.homes[BANK].propose(self.files.shared, **{**given, **changes})
+
+
+@pytest.fixture
+def office(files, monkeypatch):
+    monkeypatch.setattr("tdcd.standing.service.TICK_S", 0.0)
+    files.reset()
+    return Office(files)
+
+
+def statements(log, party):
+    return [signed.entry.statement for signed in log.chains[party]]
+
+
+def test_nobody_begins_before_every_organisation_has_approved_and_then_all_do(office):
+    state = office.propose()
+    assert set(office.settle().values()) == {None}
+    for hub in (SHOP, BUREAU):
+        named = office.jobs(hub).named(state.name[:8])
+        assert f"{BUREAU} has not approved" in office.jobs(hub).in_words(named, office.clock)
+        assert not any(home.jobs().states[state.name].calls for home in office.homes.values())
+        office.homes[hub].approve(named)
+        calls = office.settle()
+    assert set(calls.values()) == {Called(state.name, "align", 1)}
+    for home in office.homes.values():
+        assert home.log.counts == office.homes[BANK].log.counts
+        assert (home.party, Called(state.name, "align", 1)) in home.jobs().states[state.name].started
+
+
+def test_steps_follow_when_all_have_ended_and_a_lost_part_is_done_again_by_all(office):
+    state = office.propose(steps=("align", "train"))
+    for hub in (SHOP, BUREAU):
+        office.settle()
+        office.homes[hub].approve(office.jobs(hub).named(state.name))
+    for step, attempt, ending in (("align", 1, "lost"), ("align", 2, "finished"), ("train", 1, "finished")):
+        assert set(office.settle().values()) == {Called(state.name, step, attempt)}
+        for party, home in office.homes.items():
+            home.say(Ended(state.name, step, attempt, ending if party == BUREAU else "finished"))
+    assert set(office.settle().values()) == {None}
+    assert {home.jobs().states[state.name].closed for home in office.homes.values()} == {"finished"}
+
+
+def test_jobs_run_one_after_the_other(office):
+    first, second = (office.propose(steps=("train",)).name for _ in range(2))
+    for hub in (SHOP, BUREAU):
+        office.settle()
+        for state in office.jobs(hub).states.values():
+            office.homes[hub].approve(state)
+    assert len({call.job for call in office.settle().values()}) == 1
+    running = next(state for state in office.jobs().states.values() if state.call)
+    waiting = office.jobs().states[({first, second} - {running.name}).pop()]
+    assert office.jobs().in_words(waiting, office.clock) == f"approved; waits for job {running.name[:12]}"
+    for home in office.homes.values():
+        home.say(Ended(running.name, "train", 1, "finished"))
+    assert {call.job for call in office.settle().values()} == {waiting.name}
+
+
+@pytest.mark.parametrize("party", [SHOP, "client.bureau.west"])
+def test_a_refused_job_is_over_for_all_even_while_it_runs(office, party):
+    state = office.propose()
+    for hub in (SHOP, BUREAU):
+        office.settle()
+        office.homes[hub].approve(office.jobs(hub).named(state.name))
+    assert None not in office.settle().values()
+    office.homes[party].refuse(office.jobs(party).named(state.name), "not\nthis week")
+    assert set(office.settle().values()) == {None}
+    for home in office.homes.values():
+        jobs = home.jobs()
+        assert f"refused by {party}: not this week" in jobs.in_words(jobs.named(state.name), office.clock)
+
+
+def forged(home, signer, **changes):
+    """An entry in the next place of another party's chain, signed by somebody."""
+    party = changes.pop("party")
+    chain = home.log.chains[party]
+    last = chain[-1].entry if chain else None
+    place = {"number": len(chain), "previous": last.digest if last else "0" * 64}
+    entry = Entry(**{"federation": home.log.federation, "party": party, "time": int(time.time()), **place, **changes})
+    return SignedEntry(entry, *signer.sign(entry.signed))
+
+
+def test_an_approval_that_is_not_the_partys_is_refused_and_logged(office):
+    state = office.propose()
+    office.settle()
+    evil, victim = office.homes[SHOP], office.homes[BANK]
+    approval = Approved(state.name, state.offer.expires, "person")
+    signed = forged(evil, evil.signer, party=BUREAU, statement=approval)
+    own = evil.log.append(SHOP, evil.signer, approval)
+    altered = msgspec.structs.replace(own, entry=msgspec.structs.replace(own.entry, party=BUREAU))
+    again = msgspec.structs.replace(own, entry=msgspec.structs.replace(own.entry, number=1, previous=own.entry.digest))
+    other = forged(evil, evil.signer, party=SHOP, federation="0" * 64, statement=approval)
+    twice = forged(evil, evil.signer, party=SHOP, number=0, previous="0" * 64, statement=Rejected(SHOP, "x"))
+    future = forged(evil, evil.signer, party=SHOP, time=int(time.time()) + 3600, statement=approval)
+    endless = forged(evil, evil.signer, party=SHOP, time=2**37, statement=approval)
+    with pytest.raises(RejectedMessage, match="it is not what parties that stand by send"):
+        read_message(written(Entries([endless])))
+    stranger = forged(evil, evil.signer, party=SHOP, statement=approval)
+    stranger = msgspec.structs.replace(
+        stranger, entry=msgspec.structs.replace(stranger.entry, party="hub.lab", number=0, previous="0" * 64)
+    )
+    victim.log.accept(own)
+    for entry, why in (
+        (signed, "entry 0 of hub.bureau comes with the certificate of hub.shop"),
+        (altered, "entry 0 of hub.bureau comes with the certificate of hub.shop"),
+        (again, "entry 1 of hub.shop is not signed with its certificate's key"),
+        (other, "was signed for another federation"),
+        (twice, "hub.shop signed another one in its place before"),
+        (future, "is of the future"),
+        (stranger, "is of no party of this federation"),
+    ):
+        with pytest.raises(RejectedMessage, match=why):
+            victim.log.accept(entry)
+    # The same, over the link.
+    office.desks[SHOP].endpoint.transport.send(BANK, written(Entries([signed])))
+    office.settle()
+    assert Rejected(SHOP, "entry 0 of hub.bureau comes with the certificate of hub.shop") in statements(
+        office.homes["client.bureau.east"].log, BANK
+    )
+    assert BUREAU not in office.jobs(BANK).states[state.name].approvals
+
+
+def test_an_approval_that_was_there_before_is_no_news_and_one_for_another_job_approves_that_alone(office):
+    first, second = (office.propose(contact=contact) for contact in ("a", "b"))
+    office.settle()
+    office.homes[SHOP].approve(office.jobs().named(first.name))
+    office.settle()
+    replayed = office.homes[BANK].log.chains[SHOP][0]
+    assert office.homes[BANK].log.accept(replayed) is False
+    assert SHOP not in office.jobs(BANK).states[second.name].approvals
+
+
+def test_an_approval_that_has_expired_starts_nothing(office):
+    state = office.propose(days=0.5)
+    office.settle()
+    for hub in (SHOP, BUREAU):
+        office.homes[hub].approve(office.jobs(hub).named(state.name))
+    office.clock += 86_400
+    assert set(office.settle().values()) == {None}
+    jobs = office.jobs()
+    assert f"the approval of {SHOP} expired on" in jobs.in_words(jobs.named(state.name), office.clock)
+    assert not any(jobs.named(state.name).calls for _ in office.homes)
+    late = office.propose(days=-1.0)
+    with pytest.raises(ValueError, match="had to begin by"):
+        office.homes[BANK].approve(late)
+
+
+def test_a_hub_that_calls_too_early_has_nothing_computed(office):
+    """The one that keeps the queue has no right that others do not check."""
+    state = office.propose()
+    office.settle()
+    office.homes[SHOP].approve(office.jobs(SHOP).named(state.name))
+    office.homes[BANK].say(Called(state.name, "align", 1))
+    calls = office.settle()
+    assert {calls[party] for party in office.homes} == {None}
+    assert not office.jobs(BUREAU).states[state.name].started
+    # Nor does another hub keep it.
+    office.homes[SHOP].say(Called(state.name, "train", 1))
+    office.settle()
+    assert len(office.jobs(BUREAU).states[state.name].calls) == 1
+
+
+def test_a_client_has_no_say_but_to_refuse(office):
+    client = office.homes["client.shop.main"]
+    state = office.propose()
+    office.settle()
+    with pytest.raises(ValueError, match=r"client\.shop\.main cannot approve a job: only hubs speak"):
+        client.approve(client.jobs().named(state.name))
+    client.say(Approved(state.name, state.offer.expires, "person"))
+    client.say(Proposed(msgspec.structs.replace(state.offer, proposer="client.shop.main")))
+    office.settle()
+    assert [*office.jobs(BANK).states[state.name].approvals] == [BANK]
+    assert len(office.jobs(BANK).states) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"silos": []}, r"needs \[\[silos\]\] with tables"),
+        ({"data": {"source": "digits"}}, "only tables have ids to align"),
+        ({"model": {"block": "evil:block"}}, "evil:block"),
+    ],
+)
+def test_a_job_of_others_or_with_code_is_not_even_proposed(office, change, why):
+    path = office.files.folder / "job.toml"
+    path.write_text(toml_text({**office.files.keys, **change}))
+    with pytest.raises(ConfigError, match=why):
+        office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("shared_file", "why"),
+    [
+        ("[" * 9, "not valid TOML"),
+        ('[model]\nblock = "os:system"', "model.block = 'os:system': code is not a part of a job"),
+        ("data = 3", "data = 3: must be a table of keys"),
+    ],
+)
+def test_a_signed_proposal_of_nonsense_or_code_is_refused_by_all_and_stops_nobody(office, shared_file, why):
+    offer = office.propose().offer
+    evil = msgspec.structs.replace(offer, shared_file=shared_file, proposer=SHOP)
+    office.homes[SHOP].say(Proposed(evil))
+    office.settle()
+    state = office.jobs(BANK).named(evil.job)
+    assert any(why in because for because in state.refusals.values())
+    assert set(office.settle().values()) == {None}
+
+
+def test_a_policy_signs_what_it_allows_and_all_else_waits_for_a_person(office):
+    office.files.write_policy(SHOP)
+    office.files.write_policy(BUREAU, rounds=3)
+    for hub in (SHOP, BUREAU):
+        office.homes[hub] = office.files.home(hub)
+        office.desks[hub].home = office.homes[hub]
+    state = office.propose()
+    office.settle()
+    jobs = office.jobs(BANK)
+    assert jobs.in_words(jobs.named(state.name), office.clock) == f"{BUREAU} has not approved"
+    assert statements(office.homes[BANK].log, SHOP) == [Approved(state.name, state.offer.expires, "policy")]
+    assert office.homes[BUREAU].verdict(office.jobs(BUREAU).named(state.name), int(office.clock)) == [
+        "rounds = 3: the job has 4"
+    ]
+    tested = tdcd("policy", "test", state.name[:6], "--party", office.files.own(BUREAU), cwd=office.files.folder)
+    assert (tested.exit_code, tested.stdout) == (1, "waits for a person: rounds = 3: the job has 4\n")
+    # Its second job on this day is beyond its quota.
+    second = office.propose()
+    office.settle()
+    reasons = office.homes[SHOP].verdict(office.jobs(SHOP).named(second.name), int(office.clock))
+    assert reasons == ["jobs_per_day = 1: it has approved 1 already"]
+
+
+def test_the_log_is_checked_from_files_alone(office):
+    state = office.propose()
+    office.settle()
+    office.homes[SHOP].approve(office.jobs().named(state.name))
+    office.settle()
+    folder = office.files.folder / "client.bureau.east" / "standing"
+    done = tdcd("verify", folder, "--log", cwd=office.files.folder)
+    assert done.exit_code == 0, done.output
+    assert "All entries are signed and in order: 2 approved, 1 proposed." in done.stdout
+    path = folder / "log" / f"{BANK}.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    offer = json.loads(lines[0])["entry"]["statement"]["offer"]["nonce"].encode()
+    for changed, why in (
+        ([lines[0].replace(offer, b"0" * 32), lines[1]], "line 1: entry 0 of hub.bank is not signed"),
+        (lines[1:], "line 1: it is not entry 0"),
+        ([lines[0], lines[0]], "line 2: it is not entry 1"),
+        ([b"{}\n"], "line 1: it is not what parties that stand by send"),
+        ([lines[0].replace(b",", b", ", 1)], "line 1: it is not written as the protocol writes it"),
+    ):
+        path.write_bytes(b"".join(changed))
+        done = tdcd("verify", folder, "--log", cwd=office.files.folder)
+        assert (done.exit_code, why in " ".join(done.stderr.split())) == (2, True), done.stderr
+    # What a crash leaves of a line is no entry, and the next one takes its place.
+    path.write_bytes(lines[0] + lines[1][:40])
+    log = open_log_of(folder)
+    assert log.counts[BANK] == 1
+    assert log.accept(read_line(lines[1][:-1]))
+    assert path.read_bytes() == b"".join(lines)
+
+
+def test_a_message_that_is_none_is_refused():
+    for data in (
+        b"",
+        b"{}",
+        b"[" * 100_000,
+        b'{"type":"have","counts":{"hub.a":-1}}',
+        b'{"type":"have","counts":{"x":1}}',
+    ):
+        with pytest.raises(RejectedMessage):
+            read_message(data)
+
+
+def test_a_file_without_tls_or_of_no_party_is_refused(tmp_path, files):
+    for text, why in (
+        ('silo = "bank"\ninsecure = true', "insecure = true: a party that stands by signs"),
+        ('silo = "lab"', "hub.lab is no party of"),
+        ('silo = "bank"\nclient = "north"', "data: is missing; a client needs its rows"),
+        ('silo = "bank"\nclient = "north"\ndata = "x"\npolicy = "p.toml"', "hubs have one, clients follow their hub"),
+    ):
+        own = tmp_path / "party.toml"
+        own.write_text(text + f'\nfederation = "{files.shared}"')
+        with pytest.raises(ConfigError, match=why):
+            Home(own)

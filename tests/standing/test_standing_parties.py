@@ -1,0 +1,128 @@
+"""Services of three companies as processes: a job from its proposal to the report, and what kills do to it."""
+
+from contextlib import contextmanager
+
+from safetensors.numpy import load_file
+
+from support.command import tdcd
+from support.party_processes import processes, wait_until
+from support.standing import StandingFederation
+from tdcd.records.history import read_history
+from tdcd.standing.statements import Called
+
+COMPANIES = {"bank": ["north", "south"], "shop": ["main"], "bureau": ["east"]}
+BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
+
+
+def job_of(federation, party, name):
+    return federation.home(party).jobs().states.get(name)
+
+
+def by_hand(federation, run):
+    """The same job as persons type it; ``run`` starts a command. The hubs' run folders."""
+    folder = federation.folder / "by-hand"
+    folder.mkdir()
+    hubs = {hub: folder / hub for hub in federation.hubs}
+    for step in ("align", "train"):
+        started = []
+        for party in federation.parties:
+            _, silo, *client = party.split(".")
+            home, ids = federation.folder / party, folder / f"{party}.txt"
+            words = [federation.shared, "--silo", silo, "--certs", home / "certs"]
+            words += ["--client", client[0], "--data", home / "data.csv"] if client else []
+            if step == "align":
+                words = ["align", *words, "--out", ids]
+            else:
+                words = ["client", *words, "--ids", ids] if client else ["hub", *words, "--out", hubs[party]]
+            started.append(run(f"{step}.{party}", *words))
+        wait_until(lambda: all(process.poll() is not None for process in started))  # noqa: B023
+        assert [process.poll() for process in started] == [0] * len(started)
+    return hubs
+
+
+def assert_bit_identical(ours, theirs):
+    """The same history and the same block, to the last bit."""
+    histories = [read_history(home / "history.jsonl") for home in (ours, theirs)]
+    facts = [
+        [(r.round, r.iteration, r.train_loss, r.test_loss, r.metrics, r.bytes, r.messages) for r in history]
+        for history in histories
+    ]
+    assert facts[0] == facts[1]
+    for path in (ours / "model").glob("*.safetensors"):
+        blocks, wanted = load_file(path), load_file(theirs / "model" / path.name)
+        assert {name: block.tobytes() for name, block in blocks.items()} == {
+            name: block.tobytes() for name, block in wanted.items()
+        }
+
+
+@contextmanager
+def standing(federation):
+    """Every party's service, by party; ``start`` starts one again."""
+    with processes(federation.folder) as start:
+
+        def begin(party):
+            return start(party, "party", federation.own(party))
+
+        yield {party: begin(party) for party in federation.parties}, begin
+
+
+def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed(tmp_path):
+    federation = StandingFederation(tmp_path / "it", COMPANIES, rounds=40)
+    federation.write_policy(SHOP)
+    with processes(tmp_path) as run:
+        reference = by_hand(federation, run)
+    with standing(federation) as (services, start):
+        said = tdcd(
+            "propose", federation.shared, "--purpose", "test", "--party", federation.own(BANK), cwd=tmp_path
+        ).stdout
+        name = said.split()[-1]
+        wait_until(lambda: job_of(federation, BUREAU, name) is not None, *services.values())
+        shown = tdcd("show", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).stdout
+        assert "columns:            bureau: score, loans; label bought\nlabels:" in shown
+        assert tdcd("approve", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).exit_code == 0
+        for step, victims in (("align", ["client.bank.north"]), ("train", [SHOP, "client.bureau.east"])):
+            for victim in victims:
+                began = (victim, Called(name, step, 1))
+                wait_until(lambda: began in job_of(federation, victim, name).started)  # noqa: B023
+                services[victim].kill()
+                services[victim].wait()
+                services[victim] = start(victim)
+        wait_until(lambda: all(job_of(federation, party, name).is_over for party in federation.parties))
+        state = job_of(federation, BANK, name)
+        assert state.closed == "finished"
+        assert [state.approvals[hub].entry.statement.by for hub in (BANK, SHOP, BUREAU)] == [
+            "person",
+            "policy",
+            "person",
+        ]
+    for hub, home in reference.items():
+        run = federation.home(hub).job_folder(state) / "run"
+        assert_bit_identical(run, home)
+        assert (run / "report.html").exists()
+    checked = tdcd("verify", federation.folder / "client.shop.main" / "standing", "--log", cwd=tmp_path)
+    assert "3 approved" in checked.stdout
+    assert checked.exit_code == 0
+
+
+def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_path):
+    federation = StandingFederation(tmp_path / "it", {"bank": ["north"], "shop": ["main"]}, rounds=100_000)
+    short = tmp_path / "short.toml"
+    short.write_text(federation.shared.read_text().replace("rounds = 100000", "rounds = 2"))
+    federation.write_policy(SHOP, rounds=100_000, jobs_per_day=2)
+    bank = federation.home(BANK)
+    endless = bank.propose(federation.shared, ("align", "train"), "test", "", 1.0).name
+    with standing(federation) as (services, _):
+        client = "client.shop.main"
+        wait_until(lambda: job_of(federation, client, endless) is not None, *services.values())
+        # Those who have left for a step know no more of others.
+        began = (client, Called(endless, "train", 1))
+        wait_until(lambda: began in job_of(federation, client, endless).started, *services.values())
+        following = bank.propose(short, ("align", "train"), "test", "", 1.0).name
+        own = federation.own(client)
+        assert tdcd("refuse", endless[:8], "--because", "too long", "--party", own, cwd=tmp_path).exit_code == 0
+        wait_until(lambda: bank.jobs().states[endless].refusals, *services.values())
+        wait_until(lambda: bank.jobs().states[following].calls, *services.values())
+        wait_until(lambda: bank.jobs().states[following].closed == "finished", *services.values())
+    assert bank.jobs().states[endless].refusals == {client: "too long"}
+    listed = tdcd("jobs", "--party", federation.own(SHOP), cwd=tmp_path).stdout
+    assert "refused by client.shop.main: too long" in " ".join(listed.split())
