@@ -151,7 +151,7 @@ class LocalSteps:
         # Of so few rows, `@` takes twice as long.
         product: Callable[[Any, Any], Any] = np.ndarray.dot if self._is_plain else matmul
 
-        def step(moving: Moving, minibatch: Minibatch) -> Moving:
+        def step(moving: Moving, minibatch: Any) -> Moving:
             """With features ``[P, D]`` and weights ``[P, 1]`` of the rows."""
             features, known, weights = minibatch
             phi = product(features, moving[0])
