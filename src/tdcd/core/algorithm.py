@@ -197,8 +197,8 @@ class Minibatch(NamedTuple):
 
     def first(self, count: int) -> "Minibatch":
         """The first rows of one minibatch."""
-        rows = map_tree(lambda part: part[:count], self._replace(key=None))
-        return Minibatch(*rows[:3], self.key)
+        rows: Minibatch = map_tree(lambda part: part[:count], self._replace(key=None))
+        return rows._replace(key=self.key)
 
 
 Moving = tuple[Tree, UpdateState]
