@@ -153,7 +153,7 @@ class LocalSteps:
 
         def step(moving: Moving, minibatch: Any) -> Moving:
             """With features ``[P, D]`` and weights ``[P, 1]`` of the rows."""
-            features, known, weights = minibatch
+            features, known, weights = minibatch[:3]
             phi = product(features, moving[0])
             return algorithm.linear_step(
                 moving, phi, known, lambda slopes: product(features.T, weights * slopes), descent=descent
