@@ -26,15 +26,16 @@ def noise_key(job, silo):
 class InProcess:
     """A post office: every pair of parties has a queue, and a random one of them is served next."""
 
-    def __init__(self, config, data, seed=0, configs=None):
-        configs = configs or {}
+    def __init__(self, config, data, seed=0, configs=None, lists=None):
+        """``lists`` has every silo's list of samples, where silos may lack some."""
+        configs, self.lists = configs or {}, lists or {}
         self.rng = random.Random(seed)
         job = Job(config)
         self.machines = {}
         self.data = data
         for index, hub in enumerate(job.hubs):
             own = Job(configs.get(hub, config))
-            self.machines[hub] = Hub(own, index, secret=SECRET, nonce=f"nonce {index}", noise_key=noise_key(own, index))
+            self.machines[hub] = self.hub(own, index)
             for client in job.clients(index):
                 own = Job(configs.get(client, config))
                 self.machines[client] = Client(own, index, client, data[client])
@@ -46,6 +47,11 @@ class InProcess:
         self.ends = {}
         self.sent = []
         self.refused = Counter()
+
+    def hub(self, job, index, restored=None):
+        key, listed = noise_key(job, index), self.lists.get(job.config.silos[index].name)
+        nonce = f"nonce {index}"
+        return Hub(job, index, secret=SECRET, nonce=nonce, restored=restored, noise_key=key, listed=listed)
 
     def start(self):
         for name, machine in self.machines.items():
@@ -88,9 +94,7 @@ class InProcess:
         config = self.machines[hub].job.config
         index = Job(config).hubs.index(hub)
         job = Job(config)
-        back = self.machines[hub] = Hub(
-            job, index, secret=SECRET, nonce=f"nonce {index}", restored=state, noise_key=noise_key(job, index)
-        )
+        back = self.machines[hub] = self.hub(job, index, state)
         for other in (*back.clients, *back.peers):
             if isinstance(self.machines[other], Client):
                 self.machines[other] = Client(Job(config), index, other, self.data[other])

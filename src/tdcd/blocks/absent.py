@@ -21,13 +21,14 @@ A row that the silo itself lacks is a row of zeros, and so is its phi: a linear 
 last mark, which only silos have that lack samples.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.base import Block
+from tdcd.blocks.base import Block, without_head
 from tdcd.blocks.ensemble import Ensemble
 from tdcd.blocks.linear import Linear
 from tdcd.blocks.mlp import Mlp
@@ -48,6 +49,14 @@ class Absent:
     """Whether the silo itself lacks some samples."""
     is_linear: bool = True
     """Whether its block is linear."""
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], absent: NDArray[np.bool_], kind: StandInKind, block: Block, *, lacks_rows: bool
+    ) -> "Absent":
+        """What a silo with this block needs, where ``absent`` ``[N, M]`` says which silos it has to stand in for."""
+        silos = [] if kind == "none" else [name for name, own in zip(names, absent, strict=True) if own.any()]
+        return cls(tuple(silos), kind, lacks_rows, type(without_head(block)) is Linear)
 
     def __bool__(self) -> bool:
         """Whether its features have marks."""

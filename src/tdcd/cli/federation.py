@@ -80,6 +80,12 @@ class _Stop:
 def hub(
     federation: FederationFile,
     silo: SiloName,
+    samples: Annotated[
+        Path | None,
+        typer.Option(
+            help='The silo\'s list of samples, as tdcd align writes it; with data.samples = "all" only, and needed there.'
+        ),
+    ] = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
     listen: Annotated[
@@ -108,7 +114,8 @@ def hub(
     stop = _Stop()
     open_log(hub_of(silo))
     with reported(), stoppable(stop.ask):
-        given = {"certs": text_of(certs), "out": text_of(out), "listen": listen, "metrics": metrics}
+        files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples)}
+        given = {**files, "listen": listen, "metrics": metrics}
         own = own_file(party, **given, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
     end(outcome)

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.absent import Absent
-from tdcd.blocks.base import Block, without_head
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.base import Block
 from tdcd.federation.partition import Rows, aligned_empty
 from tdcd.federation.silos import Federation, Silo
 
@@ -63,11 +62,9 @@ def with_stand_ins(federation: Federation, blocks: Sequence[Block]) -> tuple[Fed
     silos, marked = [], []
     for index, (silo, block) in enumerate(zip(federation.silos, blocks, strict=True)):
         absent = stood_in_for(train, index, labelled)
-        chosen = [] if terms.standin == "none" else np.flatnonzero(absent.any(axis=1)).tolist()
         lacks_rows = not (train[index].all() and test[index].all())
-        stand_ins = Absent(
-            tuple(names[other] for other in chosen), terms.standin, lacks_rows, type(without_head(block)) is Linear
-        )
+        stand_ins = Absent.of(names, absent, terms.standin, block, lacks_rows=lacks_rows)
+        chosen = [names.index(other) for other in stand_ins.silos]
         held_out = stood_in_for(test, index, labelled)[chosen].T
         silos.append(_marked(silo, stand_ins, (absent[chosen].T, held_out), (train[index], test[index])))
         marked.append(stand_ins.block(block))

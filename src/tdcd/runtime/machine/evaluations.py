@@ -184,6 +184,8 @@ class Records:
     """Of each silo, the bytes of a block that a client sends."""
     memories: Sequence[int] = ()
     """Of each silo, the bytes of a client's memory."""
+    rows: Sequence[tuple[int, int]] = ()
+    """Of each silo, its training samples and all its samples, where silos may lack some."""
 
     @np.errstate(over="ignore", invalid="ignore")
     def from_scores(self, round_index: int, scores: Scores) -> Record | None:
@@ -282,7 +284,8 @@ class Records:
         compute, samples = self.compute, self.compute.sample_index
         scored = samples.num_samples + int(samples.held_out.sum())
         sent, dtype = compute.phi_shape[:2], compute.settings.dtype
-        sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up, self.memories, samples.num_samples)
+        blocks = self.parameters, self.blocks_up, self.memories
+        sizes = Sizes(sent, scored, dtype, *blocks, samples.num_samples, self.rows)
         silos = range(len(self.job.hubs))
         clients = [len(self.job.clients(silo)) for silo in silos]
         periods = [compute.variant.timing.period(silo) for silo in silos]

@@ -190,7 +190,8 @@ class Rounds:
         self._rows, self._hubs = rows, hubs
         names = ("parameters", "block_up", "memory")
         sizes = ([getattr(opening, name) for opening in openings] for name in names)
-        self._records = Records(self.job, self.compute, *sizes)
+        rows = [(sum(opening.clients), sum(opening.clients) + opening.held_out) for opening in openings]
+        self._records = Records(self.job, self.compute, *sizes, rows if self.job.may_lack_samples else [])
         return self._enter()
 
     def peer_part(self, part: Part) -> None:

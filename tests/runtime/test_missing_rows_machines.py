@@ -1,0 +1,110 @@
+"""Samples that some silos lack, between real parties: the simulation's history, and what is refused."""
+
+import csv
+
+import numpy as np
+import pytest
+from test_tables import data_of
+
+from support.in_process import InProcess, largest_difference
+from support.parts import EVALUATION
+from tdcd.config import check_config
+from tdcd.config.resolve import plan
+from tdcd.runtime.messages.messages import Part
+from tdcd.runtime.process.trial import write_rows
+from tdcd.training.run import run
+
+COLUMNS = {"bank": ["age", "income"], "shop": ["debt", "town"], "bureau": ["score", "loans"]}
+
+
+def write_tables(folder, seed=3, samples=90, share=0.6, labelled=("bank",), classes=("no", "yes"), everywhere=()):
+    """One table per silo; each has its share of the rows, the silos in ``everywhere`` all of them."""
+    rng = np.random.default_rng(seed)
+    amounts = rng.normal(5, 3, (samples, 5))
+    towns = rng.choice(["Rome", "Oslo", "Ulm", ""], samples, p=[0.5, 0.3, 0.1, 0.1])
+    total = amounts[:, 0] - amounts[:, 1] + 2 * (towns == "Rome") + rng.normal(0, 1, samples)
+    cells = dict(zip(("age", "income", "debt", "score", "loans"), amounts.round(3).T.astype(str), strict=True))
+    cells |= {"town": towns}
+    if classes is None:
+        cells["label"] = total.round(2).astype(str)
+    else:
+        cells["label"] = np.array(classes)[np.searchsorted(np.quantile(total, np.arange(1, len(classes)) / len(classes)), total)]
+    has = {silo: (rng.random(samples) < share) | (silo in everywhere) for silo in COLUMNS}
+    has[[*COLUMNS][0]] |= ~np.any([*has.values()], axis=0)
+    folder.mkdir(parents=True, exist_ok=True)
+    for silo, columns in COLUMNS.items():
+        chosen = ["label"] * (silo in labelled) + columns
+        with (folder / f"{silo}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["id", *chosen])
+            # In another order, so that nobody can go by places.
+            for row in rng.permutation(np.flatnonzero(has[silo])):
+                writer.writerow([f"k{row}", *(cells[name][row] for name in chosen)])
+    return folder
+
+
+def keys_of(folder, labelled=("bank",), clients=2, **sections):
+    silos = []
+    for silo in COLUMNS:
+        section = {"name": silo, "table": f"{silo}.csv", "clients": clients, "categorical": ["town"] * (silo == "shop")}
+        silos.append({**section, **({"label": "label"} if silo in labelled else {})})
+    keys = {
+        "dtype": "float64",
+        "data": {"source": "files", "folder": str(folder), "samples": "all", **sections.pop("data", {})},
+        "silos": silos,
+        "model": {"block": "linear", "l2": 0.01},
+        "train": {"rounds": 4, "local_steps": 3, "batch_size": 20, "step_size": 0.2},
+        "evaluate": {"every": 2, "holdout": 0.2},
+    }
+    for name, own in sections.items():
+        keys[name] = {**keys.get(name, {}), **own}
+    return keys
+
+
+def office_of(config, folder, seed=0):
+    planned = plan(config)
+    data = data_of(config, {k: v for k, v in write_rows(planned, folder / "data").items() if k.startswith("client.")})
+    return planned, InProcess(config, data, seed, lists=planned.assembled.lists)
+
+
+def check(config, folder):
+    """The parties' history, blocks and preparations are the simulation's, and the ledger counts what is sent."""
+    planned, office = office_of(config, folder)
+    office.run()
+    result = run(config, folder / "run")
+    assert {end.status for end in office.ends.values()} == {"finished"}, office.ends
+    assert not office.refused
+    for history in office.history.values():
+        for ours, theirs in zip(history, result.history, strict=True):
+            assert (ours.round, ours.bytes, ours.messages) == (theirs.round, theirs.bytes, theirs.messages)
+            assert ours.evaluation_bytes == theirs.evaluation_bytes
+            assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
+            assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-10)
+            assert ours.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=1e-9)
+    for hub, block in office.blocks().items():
+        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
+    for hub, machine in office.hubs.items():
+        silo = hub.removeprefix("hub.")
+        known = planned.federation.silos[planned.config.silo_names.index(silo)]
+        assert machine.handshake.preparation == known.preparation
+    scored = [message for message in office.sent if isinstance(message, Part) and message.flow in EVALUATION]
+    assert ours.evaluation_bytes.total == sum(message.payload_bytes for message in scored)
+    return office, result
+
+
+AT_BANK = {"federation": {"labels": "bank"}}
+MLP = {"block": "mlp", "hidden": [4]}
+
+
+@pytest.mark.parametrize(
+    ("labelled", "sections"),
+    [
+        (("bank",), AT_BANK),
+        (("bank", "shop", "bureau"), {}),
+        (("shop",), {}),
+        (("bank",), {**AT_BANK, "model": MLP}),
+    ],
+)
+def test_same_as_the_simulation(tmp_path, labelled, sections):
+    folder = write_tables(tmp_path / "tables", labelled=labelled)
+    check(check_config(keys_of(folder, labelled, **sections)), tmp_path)
