@@ -92,19 +92,42 @@ def check(config, folder):
     return office, result
 
 
+EVERYWHERE = ("bank", "shop", "bureau")
 AT_BANK = {"federation": {"labels": "bank"}}
 MLP = {"block": "mlp", "hidden": [4]}
+CASES = {
+    "labels at one silo": (("bank",), AT_BANK),
+    "labels everywhere": (EVERYWHERE, {}),
+    "labels in one table": (("shop",), {}),
+    "labels in two tables, stratified": (("shop", "bureau"), {"evaluate": {"stratify": True}}),
+    "networks": (("bank",), {**AT_BANK, "model": MLP}),
+    "networks, constants": (EVERYWHERE, {"model": MLP, "data": {"standin": "constant"}}),
+    "no stand-ins": (EVERYWHERE, {"data": {"standin": "none"}}),
+    "an ensemble": (("bank",), {**AT_BANK, "model": {"block": "ensemble", "hidden": [4], "members": 2}}),
+    "a hidden layer, bins": (EVERYWHERE, {"model": {"head": "hidden", "head_units": 2, "encoding": "bins", "bins": 4}}),
+    "pairs": (("bank",), {**AT_BANK, "model": {"head": "pairs", "head_rank": 2}}),
+    "overlap, few bits": (EVERYWHERE, {"train": {"overlap": 1}, "exchange": {"phi_bits": 8, "block_bits": 8}}),
+    "masks": (("bank",), {**AT_BANK, "exchange": {"protect": "mask"}}),
+    "masks, labels everywhere": (EVERYWHERE, {"exchange": {"protect": "mask"}}),
+    "protected blocks": (EVERYWHERE, {"exchange": {"protect": "mask", "protect_blocks": True}}),
+    "momentum, reused": (EVERYWHERE, {"train": {"optimizer": "momentum", "minibatches": "reused"}}),
+    "hub optimiser, full": (("bank",), {**AT_BANK, "train": {"hub_optimizer": "adam", "minibatches": "full"}}),
+    "scaled steps, converged": (("bank",), {**AT_BANK, "train": {"step_size": "auto", "minibatches": "full"}}),
+    "class weights": (EVERYWHERE, {"train": {"class_weights": "balanced"}}),
+    "participation": (EVERYWHERE, {"train": {"participation": 0.5}}),
+    "patience": (("bank",), {**AT_BANK, "evaluate": {"patience": 1, "keep": "best", "every": 1}}),
+}
 
 
-@pytest.mark.parametrize(
-    ("labelled", "sections"),
-    [
-        (("bank",), AT_BANK),
-        (("bank", "shop", "bureau"), {}),
-        (("shop",), {}),
-        (("bank",), {**AT_BANK, "model": MLP}),
-    ],
-)
-def test_same_as_the_simulation(tmp_path, labelled, sections):
+@pytest.mark.parametrize("name", CASES)
+def test_same_as_the_simulation(tmp_path, name):
+    labelled, sections = CASES[name]
     folder = write_tables(tmp_path / "tables", labelled=labelled)
-    check(check_config(keys_of(folder, labelled, **sections)), tmp_path)
+    check(check_config(keys_of(folder, labelled, 3 if name == "protected blocks" else 2, **sections)), tmp_path)
+
+
+@pytest.mark.parametrize("classes", [("a", "b", "c"), ("0", "1", "2"), None])
+@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
+def test_classes_and_amounts(tmp_path, classes, labelled):
+    folder = write_tables(tmp_path / "tables", labelled=labelled, classes=classes)
+    check(check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))), tmp_path)
