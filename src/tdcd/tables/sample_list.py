@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.config import Config
+from tdcd.config import Config, ConfigError
 from tdcd.federation.missing_rows import Presence, stood_in_for
 from tdcd.records.files import parse_json, read_plain, write_durably
 from tdcd.tables.errors import TableError
@@ -69,6 +69,10 @@ class SampleList:
                 present[index] = self.held_by[name]
         return stood_in_for(present, silo, labelled)
 
+    def shared(self) -> dict[str, list[str]]:
+        """By silo: the ids that it has too."""
+        return {silo: [self.ids[row] for row in np.flatnonzero(has)] for silo, has in self.held_by.items()}
+
     def digests(self, silo: str, secret: bytes) -> dict[str, str]:
         """By silo: a keyed digest of the ids and numbers that this one and that one have; both must say the same."""
         found = {}
@@ -112,3 +116,11 @@ def compared_with(config: Config, silo: str) -> list[str]:
     """The silos whose ids a silo's are compared with: all others, or the one that alone has the labels."""
     holder = config.federation.labels
     return [name for name in config.silo_names if name != silo and holder in (None, name, silo)]
+
+
+def labelled_silos(config: Config) -> list[int]:
+    """The silos whose tables have labels: every id of theirs is a sample."""
+    labelled = [index for index, section in enumerate(config.silos) if section.label is not None]
+    if not labelled:
+        raise ConfigError(['silos: no silo has a label: name the column to predict, label = "...", in one of them'])
+    return labelled
