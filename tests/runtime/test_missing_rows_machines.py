@@ -4,10 +4,9 @@ import csv
 
 import numpy as np
 import pytest
-from test_tables import data_of
-
 from support.in_process import InProcess, largest_difference
 from support.parts import EVALUATION
+from support.party_files import data_of
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.messages.messages import Part
@@ -63,8 +62,7 @@ def keys_of(folder, labelled=("bank",), clients=2, **sections):
 
 def office_of(config, folder, seed=0):
     planned = plan(config)
-    data = data_of(config, {k: v for k, v in write_rows(planned, folder / "data").items() if k.startswith("client.")})
-    return planned, InProcess(config, data, seed, lists=planned.assembled.lists)
+    return planned, InProcess(config, data_of(config, write_rows(planned, folder / "data")), seed)
 
 
 def check(config, folder):

@@ -26,9 +26,9 @@ def noise_key(job, silo):
 class InProcess:
     """A post office: every pair of parties has a queue, and a random one of them is served next."""
 
-    def __init__(self, config, data, seed=0, configs=None, lists=None):
-        """``lists`` has every silo's list of samples, where silos may lack some."""
-        configs, self.lists = configs or {}, lists or {}
+    def __init__(self, config, data, seed=0, configs=None):
+        """``data`` has the clients' rows and, where silos may lack samples, the hubs' lists of them, by party."""
+        configs = configs or {}
         self.rng = random.Random(seed)
         job = Job(config)
         self.machines = {}
@@ -49,8 +49,7 @@ class InProcess:
         self.refused = Counter()
 
     def hub(self, job, index, restored=None):
-        key, listed = noise_key(job, index), self.lists.get(job.config.silos[index].name)
-        nonce = f"nonce {index}"
+        key, nonce, listed = noise_key(job, index), f"nonce {index}", self.data.get(job.hubs[index])
         return Hub(job, index, secret=SECRET, nonce=nonce, restored=restored, noise_key=key, listed=listed)
 
     def start(self):
