@@ -1,16 +1,24 @@
 """Samples that some silos lack, between real parties: the simulation's history, and what is refused."""
 
 import csv
+import json
+from functools import partial
 
 import numpy as np
 import pytest
+from test_align import talk_all
 from support.in_process import InProcess, largest_difference
 from support.parts import EVALUATION
 from support.party_files import data_of
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.prediction.model import Model
+from tdcd.prediction.scores import SiloScores, combine
+from tdcd.runtime.job import Job
 from tdcd.runtime.messages.messages import Part
+from tdcd.runtime.process.predict import ModelOf, PredictHub, StandInScores
 from tdcd.runtime.process.trial import write_rows
+from tdcd.tables.reader import read_rows
 from tdcd.training.run import run
 
 COLUMNS = {"bank": ["age", "income"], "shop": ["debt", "town"], "bureau": ["score", "loans"]}
@@ -85,6 +93,14 @@ def check(config, folder):
         silo = hub.removeprefix("hub.")
         known = planned.federation.silos[planned.config.silo_names.index(silo)]
         assert machine.handshake.preparation == known.preparation
+    patterns = json.loads((folder / "run" / "subsets.json").read_text())
+    for subsets in filter(None, office.subsets.values()):
+        assert subsets.get("calibration", {}) == pytest.approx(patterns.get("calibration", {}))
+        for ours_of, theirs_of in zip(subsets["patterns"], patterns["patterns"], strict=True):
+            assert {key: ours_of[key] for key in ("silos", "trained", "samples")} == {
+                key: theirs_of[key] for key in ("silos", "trained", "samples")
+            }
+            assert ours_of["loss"] == pytest.approx(theirs_of["loss"])
     scored = [message for message in office.sent if isinstance(message, Part) and message.flow in EVALUATION]
     assert ours.evaluation_bytes.total == sum(message.payload_bytes for message in scored)
     return office, result
@@ -122,6 +138,32 @@ def test_same_as_the_simulation(tmp_path, name):
     labelled, sections = CASES[name]
     folder = write_tables(tmp_path / "tables", labelled=labelled)
     check(check_config(keys_of(folder, labelled, 3 if name == "protected blocks" else 2, **sections)), tmp_path)
+
+
+@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
+def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
+    folder = write_tables(tmp_path / "tables", labelled=labelled)
+    config = check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {})))
+    run(config, tmp_path / "run")
+    model, new = Model.load(tmp_path / "run"), write_tables(tmp_path / "new", seed=5, samples=40, labelled=())
+    rows = {silo: read_rows(new / f"{silo}.csv", model.part(silo).columns) for silo in COLUMNS}
+    assert any(model.part(silo).preparation.absent.silos for silo in COLUMNS)
+    whole = combine(model.all_scores(rows), allow_missing=True)
+    expected = dict(zip(whole.ids, whole.scores, strict=True))
+    job, talks = Job(config), {}
+    for index, silo in enumerate(COLUMNS):
+        part = model.part(silo)
+        stand_ins = StandInScores(part.preparation.absent.silos, partial(part.phi, rows[silo]))
+        own = SiloScores(rows[silo].ids, part.phi(rows[silo]))
+        talks[silo] = PredictHub(job, index, own, ModelOf("abc", "finished"), stand_ins=stand_ins)
+    assert {outcome.status for outcome in talk_all(talks.values()).values()} == {"finished"}
+    for silo in labelled:
+        hub = talks[silo]
+        theirs = {peer.removeprefix("hub."): part for peer, part in hub.scores().items()}
+        found = combine({name: hub.own if name == silo else theirs[name] for name in COLUMNS}, allow_missing=True)
+        assert {*found.ids} == {*rows[silo].ids}
+        for sample, scores in zip(found.ids, found.scores, strict=True):
+            np.testing.assert_allclose(scores, expected[sample], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("classes", [("a", "b", "c"), ("0", "1", "2"), None])

@@ -97,15 +97,16 @@ def _zeroed(features: NDArray[Any], present: Presence) -> NDArray[Any]:
 
 def patterns(federation: Federation) -> Mapping[tuple[str, ...], NDArray[np.int64]]:
     """The training samples by the silos that have them, the most frequent first."""
-    return _patterns(presence_of(federation), [silo.name for silo in federation.silos])
+    return patterns_in(presence_of(federation), [silo.name for silo in federation.silos])
 
 
 def test_patterns(federation: Federation) -> Mapping[tuple[str, ...], NDArray[np.int64]]:
     """The same of the held-out samples."""
-    return _patterns(test_presence_of(federation), [silo.name for silo in federation.silos])
+    return patterns_in(test_presence_of(federation), [silo.name for silo in federation.silos])
 
 
-def _patterns(present: Presence, names: Sequence[str]) -> dict[tuple[str, ...], NDArray[np.int64]]:
+def patterns_in(present: Presence, names: Sequence[str]) -> dict[tuple[str, ...], NDArray[np.int64]]:
+    """The samples by the silos that have them, the most frequent first."""
     kinds, which, counts = np.unique(present, axis=1, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return {

@@ -20,6 +20,8 @@ from tdcd.config import Config
 from tdcd.config.losses import chosen_loss, named_loss, standardizes
 from tdcd.core.losses import Loss, Task, fitting, outputs_of
 from tdcd.data.table import holdout_mask
+from tdcd.federation import hub_of
+from tdcd.federation.missing_rows import Presence
 from tdcd.runtime.certificates.agreement import Card
 from tdcd.runtime.job import IncompatibleParties, UnfitLabels
 from tdcd.runtime.messages.messages import Enrol, LabelledSamples, LabelTarget, Outputs
@@ -160,6 +162,8 @@ class SampleIndex:
     """What the silo knows of the list of all samples, where silos lack some of them."""
     own: Labelled | None = None
     """The labels of its samples as its clients have them, where the other silos know of others."""
+    present: Presence | None = None
+    """``[N, total]``: which silos have which samples, at a hub with labels where silos lack some."""
 
     @property
     def num_rows(self) -> int:
@@ -377,7 +381,22 @@ def with_labels(index: SampleIndex, others: Mapping[str, Labelled], config: Conf
         weighed = sample_weights(config, given_weights, meaning.labels, classes, ~held_out)
     except ValueError as error:
         raise UnfitLabels(str(error)) from None
-    return replace(index, held_out=held_out, meaning=replace(meaning, weights=weighed))
+    present = _present(index, others, config)
+    return replace(index, held_out=held_out, meaning=replace(meaning, weights=weighed), present=present)
+
+
+def _present(index: SampleIndex, others: Mapping[str, Labelled], config: Config) -> Presence:
+    """Which silos have which samples, from the labels that their hubs sent or, at the only hub with labels, its list."""
+    assert index.listed is not None
+    names, numbers = config.silo_names, index.listed.numbers
+    present = np.zeros((len(names), len(index.ids)), bool)
+    for silo, name in enumerate(names):
+        if hub_of(name) in others:
+            present[silo, others[hub_of(name)].numbers] = True
+        else:
+            # Of this silo itself the list says nothing: it has them all.
+            present[silo, numbers] = True if others else index.listed.held_by.get(name, True)
+    return present
 
 
 def _weighed(

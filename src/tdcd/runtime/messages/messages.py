@@ -368,6 +368,8 @@ class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
     model_status: str | None = None
     card: Card | None = None
     points: Array
+    stand_ins: tuple[str, ...] = ()
+    """The silos that its block has stand-ins for, where silos may lack samples."""
     config: dict[str, SettingValue]
 
 

@@ -6,8 +6,9 @@ If one silo alone has labels, scores go to its hub only, since it alone knows wh
 import hashlib
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,20 @@ from tdcd.runtime.messages.validation import take
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job
+from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import id_order
 
 PREDICTION = "prediction"
 """What the keys are for."""
+
+
+class StandInScores(NamedTuple):
+    """A silo's stand-ins for others."""
+
+    silos: tuple[str, ...]
+    """Those that they stand in for."""
+    phi: Callable[[NDArray[np.bool_]], NDArray[Any]]
+    """Phi of the silo's rows, if ``[n, S]`` says which of them need which stand-in."""
 
 
 class ModelOf(NamedTuple):
@@ -79,8 +90,13 @@ class PredictHub:
         model: ModelOf,
         without: Collection[str] = (),
         progress: Callable[[float], None] = lambda done: None,
+        stand_ins: StandInScores | None = None,
     ) -> None:
-        """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
+        """Take this silo's scores, and which run and round its block is of; some hubs may be missing.
+
+        Args:
+            stand_ins: of a model that was trained on samples that some silos lack.
+        """
         if job.variant.is_private:
             raise ConfigError([NO_NOISE.format(job.config.train.variant)])
         self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
@@ -91,12 +107,14 @@ class PredictHub:
         self.own = own
         self.parts: dict[str, SiloScores] = {}
         """What the peers sent, by hub, for those of this silo's ids that they have."""
-        self._model, self._progress = model, progress
+        self._model, self._progress, self._stand_ins = model, progress, stand_ins
         self._blinded = BlindedIds(list(own.ids), advance=self._advance)
         row_of = {sample: row for row, sample in enumerate(own.ids)}
         self._rows = np.array([row_of[sample] for sample in self._blinded.ids], np.int64)
         """Which row of this silo's scores each of its points is about."""
         self._compared: dict[str, Comparison] = {}
+        self._their_stand_ins: dict[str, tuple[str, ...]] = {}
+        """By hub: the silos that it has stand-ins for."""
         self._computed, self._to_compute = 0, len(own.ids)
         self._points: NDArray[np.uint8] | None = None
 
@@ -141,7 +159,11 @@ class PredictHub:
             self._points = self._blinded.points()
         run, status = self._model
         points = Array.of(self._points)
-        return PredictHello(self.name, "", model_run=run, model_status=status, points=points, config=self.job.shared)
+        stand_ins = () if self._stand_ins is None else self._stand_ins.silos
+        config = self.job.shared
+        return PredictHello(
+            self.name, "", model_run=run, model_status=status, points=points, stand_ins=stand_ins, config=config
+        )
 
     def _on_hello(self, message: PredictHello) -> list[Message]:
         """Blind a peer's samples too, if it has the same file and the same model; it may come back with new ones."""
@@ -154,13 +176,33 @@ class PredictHub:
         points = take(message.points, "points", np.uint8, [None, None])
         points = checked_points(points, len(points), f"the set of {message.sender} that it sent")
         self._to_compute += len(points)
+        self._their_stand_ins[message.sender] = message.stand_ins
         self._compared[message.sender] = Comparison(self._blinded.blind(points))
         self.parts.pop(message.sender, None)
         returned = Array.of(self._compared[message.sender].theirs)
         return [PredictReturned(self.name, message.sender, points=returned)]
 
     def _on_compared(self, peer: str) -> list[Message]:
-        """Send the peer this silo's scores of the samples that both have."""
+        """Send the peer this silo's scores of the samples that both have; with stand-ins, once all are compared."""
+        if self._stand_ins is not None:
+            if not all(map(self._has_compared, self.partners)):
+                return []
+            self.own = self.own._replace(phi=self._stand_ins.phi(self._absent()))
+            return [message for one in self.partners for message in self._scores_for(one)]
+        return self._scores_for(peer)
+
+    def _absent(self) -> NDArray[np.bool_]:
+        """``[n, S]``: which of this silo's rows need which of its stand-ins, as :meth:`Model.all_scores` has it."""
+        assert self._stand_ins is not None
+        earlier = self.job.hubs[: self.job.hubs.index(self.name)]
+        absent = np.ones((len(self.own.ids), len(self._stand_ins.silos)), bool)
+        for place, silo in enumerate(self._stand_ins.silos):
+            for hub in self.partners:
+                if hub == hub_of(silo) or (hub in earlier and silo in self._their_stand_ins[hub]):
+                    absent[[*self._shared_with(hub)], place] = False
+        return absent
+
+    def _scores_for(self, peer: str) -> list[Message]:
         if not self._sends(self.name):
             return []
         pairs = self._compared[peer].pairs()
@@ -362,17 +404,24 @@ def predict_with_peers(
         job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
     ]
     model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
+    part, stand_ins = model.part(silo), None
     mine = job, index, model.silo_scores(silo, data), _model_of(run)
+    if job.may_lack_samples and not is_masked:
+        rows = read_rows(data, part.columns)
+        stand_ins = StandInScores(part.preparation.absent.silos, lambda absent: part.phi(rows, absent))
     if is_masked:
         hub: PredictHub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own), waiting.progress)
     else:
-        hub = PredictHub(*mine, [hub_of(missing) for missing in without], waiting.progress)
+        hub = PredictHub(*mine, [hub_of(missing) for missing in without], waiting.progress, stand_ins)
     with open_transport(job, hub.name, list(hub.partners), own, "predict") as transport:
         outcome = converse(hub, transport, waiting.show, waiting.should_stop)
     if outcome.status == "interrupted":
         raise Interrupted("Interrupted; nothing was written.")
     if outcome.status != "finished":
         raise ValueError(f"{outcome.status}: {outcome.reason}")
+    if is_masked:
+        # Masked scores are of the ids that all hubs have: stand-ins have no part in them.
+        model = replace(model, stand_ins=model.stand_ins._replace(knows_absence=False))
     return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
 
 
