@@ -36,7 +36,7 @@ PARTS = st.builds(
     flow=st.sampled_from(["phi", "block", "scores", "figures"]),
     digests=st.dictionaries(SHORT, SHORT, max_size=2),
     arrays=NAMED,
-    group=st.none() | st.builds(Group, clients=st.just((0, 2)), rows=st.integers(0, 9)),
+    group=st.none() | st.builds(Group, clients=st.just((0, 2)), rows=st.integers(0, 10)),
     facts=st.none() | st.builds(ScoresFacts, penalty=st.floats(0, 9)) | st.just(FiguresFacts(figures=None)),
 )
 MESSAGES = st.one_of(
@@ -45,7 +45,7 @@ MESSAGES = st.one_of(
     st.builds(
         Enrol,
         **HEADER,
-        protocol=st.integers(0, 9),
+        protocol=st.integers(0, 10),
         session=SHORT,
         config=SETTINGS,
         ids=st.lists(SHORT, max_size=3),
@@ -117,7 +117,7 @@ def test_a_reason_that_quotes_half_a_character_is_told():
 def test_a_message_of_another_protocol_says_so():
     data = encode(GENUINE)
     for other in (signed(b"tdcd\x01\0\0\0" + data[24:]), signed(data[32:]), signed(b"{}"), signed(b"")):
-        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 9: run the same version of tdcd"):
+        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 10: run the same version of tdcd"):
             decode(other, sender="a", receiver="b")
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from test_align import talk_all
+
 from support.in_process import InProcess, largest_difference
 from support.parts import EVALUATION
 from support.party_files import data_of
@@ -35,9 +36,10 @@ def write_tables(folder, seed=3, samples=90, share=0.6, labelled=("bank",), clas
     if classes is None:
         cells["label"] = total.round(2).astype(str)
     else:
-        cells["label"] = np.array(classes)[np.searchsorted(np.quantile(total, np.arange(1, len(classes)) / len(classes)), total)]
+        bounds = np.quantile(total, np.arange(1, len(classes)) / len(classes))
+        cells["label"] = np.array(classes)[np.searchsorted(bounds, total)]
     has = {silo: (rng.random(samples) < share) | (silo in everywhere) for silo in COLUMNS}
-    has[[*COLUMNS][0]] |= ~np.any([*has.values()], axis=0)
+    has[next(iter(COLUMNS))] |= ~np.any([*has.values()], axis=0)
     folder.mkdir(parents=True, exist_ok=True)
     for silo, columns in COLUMNS.items():
         chosen = ["label"] * (silo in labelled) + columns

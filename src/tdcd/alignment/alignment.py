@@ -148,7 +148,9 @@ class Alignment:
         self._progress = progress
         self._computed = 0
         self._announcements = {
-            silo: Announcement.of(len(unknown.get(silo, self._ids)), num_silos, answer, secret, self._known.get(silo, ()))
+            silo: Announcement.of(
+                len(unknown.get(silo, self._ids)), num_silos, answer, secret, self._known.get(silo, ())
+            )
             for silo in self._others
         }
         self._answer = answer
@@ -204,7 +206,9 @@ class Alignment:
             )
         ids = sorted(number_of, key=number_of.__getitem__)
         numbers, shared = np.array([number_of[name] for name in ids], np.int64), map(self._shared, self._compared)
-        held_by = {names[silo]: np.array([n in has for n in ids]) for silo, has in zip(self._compared, shared, strict=True)}
+        held_by = {
+            names[silo]: np.array([n in has for n in ids]) for silo, has in zip(self._compared, shared, strict=True)
+        }
         return SampleList(start, tuple(ids), numbers, held_by)
 
     def start(self) -> list[Outgoing]:
@@ -324,14 +328,14 @@ class Alignment:
 class _Places(NamedTuple):
     """The samples that a silo with labels is the first to have."""
 
-    count: int
+    total: int
     places: Mapping[str, int]
     """Of those that this silo knows, too: which of them each is."""
 
     def sent(self, names: Sequence[str | None]) -> ByteRows:
         """As another silo is sent them, that has these ids; None is one that is not here."""
         places = [ABSENT if name is None else self.places.get(name, ABSENT) for name in names]
-        return np.array([self.count, *places], "<i8").view(np.uint8).reshape(-1, 8)
+        return np.array([self.total, *places], "<i8").view(np.uint8).reshape(-1, 8)
 
     @classmethod
     def read(cls, payload: ByteRows, names: Sequence[str], sender: int) -> Self:

@@ -56,7 +56,7 @@ class SampleList:
         found = {}
         for silo, own in held.items():
             numbers = np.array([number for number, sample in enumerate(ids) if sample in own], np.int64)
-            named, others = [ids[number] for number in numbers], compared_with(config, silo)
+            named, others = [ids[number] for number in numbers.tolist()], compared_with(config, silo)
             has = {other: np.array([sample in held[other] for sample in named], bool) for other in others}
             found[silo] = cls(len(ids), named, numbers, has)
         return found
@@ -71,14 +71,14 @@ class SampleList:
 
     def shared(self) -> dict[str, list[str]]:
         """By silo: the ids that it has too."""
-        return {silo: [self.ids[row] for row in np.flatnonzero(has)] for silo, has in self.held_by.items()}
+        return {silo: [self.ids[row] for row in np.flatnonzero(has).tolist()] for silo, has in self.held_by.items()}
 
     def digests(self, silo: str, secret: bytes) -> dict[str, str]:
         """By silo: a keyed digest of the ids and numbers that this one and that one have; both must say the same."""
         found = {}
         for other, has in self.held_by.items():
             rows = np.flatnonzero(has)
-            content = json.dumps([sorted((silo, other)), self.total, [self.ids[row] for row in rows]]).encode()
+            content = json.dumps([sorted((silo, other)), self.total, [self.ids[row] for row in rows.tolist()]]).encode()
             found[other] = hmac.new(secret, content + self.numbers[rows].tobytes(), hashlib.sha256).hexdigest()
         return found
 

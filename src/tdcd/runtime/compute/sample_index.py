@@ -284,9 +284,7 @@ class Meaning:
         return Outputs(name, outputs_of(loss, [self.labels]))
 
 
-def build_index(
-    enrolments: Mapping[str, Enrolment], config: Config, listed: SampleList | None = None
-) -> SampleIndex:
+def build_index(enrolments: Mapping[str, Enrolment], config: Config, listed: SampleList | None = None) -> SampleIndex:
     """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean.
 
     Args:
@@ -386,7 +384,7 @@ def with_labels(index: SampleIndex, others: Mapping[str, Labelled], config: Conf
 
 
 def _present(index: SampleIndex, others: Mapping[str, Labelled], config: Config) -> Presence:
-    """Which silos have which samples, from the labels that their hubs sent or, at the only hub with labels, its list."""
+    """Which silos have which samples, by the labels that hubs sent or, at the only hub with labels, by its list."""
     assert index.listed is not None
     names, numbers = config.silo_names, index.listed.numbers
     present = np.zeros((len(names), len(index.ids)), bool)

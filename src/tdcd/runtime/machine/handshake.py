@@ -118,10 +118,13 @@ def difference(ours: Hello, theirs: Hello) -> str:
         count = f"both have {counted(ours.samples, 'sample')}"
         advice = "align their ids first (tdcd align), and write them alike: '001' is not '1'"
         return f"{left} and {right} have different sample ids, though {count}: {advice}"
-    if ours.labels != theirs.labels:
-        return f"{left} and {right} have different labels for the same samples"
-    held_out = f"{left} and {right} hold out different samples: give all clients the same kind of file"
-    return held_out if ours.held_out != theirs.held_out else ""
+    differ = {
+        f"{left} and {right} have different labels for the same samples": ours.labels != theirs.labels,
+        f"{left} and {right} hold out different samples: give all clients the same kind of file": (
+            ours.held_out != theirs.held_out
+        ),
+    }
+    return next((sentence for sentence, is_so in differ.items() if is_so), "")
 
 
 def check_outputs(theirs: Hello, job: Job, is_label_hub: bool) -> None:
@@ -357,7 +360,9 @@ class Handshake:
             held_out=digests.held_out,
             labels=digests.labels if is_shared else None,
             outputs=None if is_shared else outputs,
-            shared={} if self.listed is None else self.listed.digests(self.job.config.silos[self.silo].name, self.secret),
+            shared={}
+            if self.listed is None
+            else self.listed.digests(self.job.config.silos[self.silo].name, self.secret),
             labelled=index.own.message() if is_labelled_by_all and index.own is not None else None,
             card=self._agreement.card(self.rows()),
         )

@@ -190,8 +190,10 @@ class Rounds:
         self._rows, self._hubs = rows, hubs
         names = ("parameters", "block_up", "memory")
         sizes = ([getattr(opening, name) for opening in openings] for name in names)
-        rows = [(sum(opening.clients), sum(opening.clients) + opening.held_out) for opening in openings]
-        self._records = Records(self.job, self.compute, *sizes, rows if self.job.may_lack_samples else [])
+        held = [(sum(opening.clients), sum(opening.clients) + opening.held_out) for opening in openings]
+        parameters, blocks_up, memories = sizes
+        rows_held = held if self.job.may_lack_samples else []
+        self._records = Records(self.job, self.compute, parameters, blocks_up, memories, rows_held)
         return self._enter()
 
     def peer_part(self, part: Part) -> None:

@@ -157,7 +157,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 # A hub to another hub.
 class LabelledSamples(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The labels of a silo's samples, by number: sent where silos lack samples that others have, and all have labels."""
+    """The labels of a silo's samples, by number: sent where silos may lack samples, and all have labels."""
 
     numbers: Array
     labels: Array | None = None

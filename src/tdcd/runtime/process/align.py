@@ -133,15 +133,18 @@ class AlignHub:
                 holder[sample] = source
         names, is_union = self.job.config.silo_names, self.job.may_lack_samples
         own, known = names[self._silo], self._known
+        by_silo: dict[int, Sequence[str]]
         if isinstance(known, SampleList):
-            known = {names.index(silo): ids for silo, ids in known.shared().items() if silo in names}
+            by_silo = {names.index(silo): ids for silo, ids in known.shared().items() if silo in names}
+        else:
+            by_silo = {silo: known for silo in range(len(names)) if silo != self._silo}
         self._alignment = Alignment(
             self._silo,
             len(self.job.hubs),
             [*holder],
             self._secret,
             answer=self._answer,
-            known=known,
+            known=by_silo,
             compared=[names.index(silo) for silo in compared_with(self.job.config, own)] if is_union else None,
             labelled=labelled_silos(self.job.config) if is_union else (),
             progress=self._progress,
@@ -213,6 +216,13 @@ class Aligned(NamedTuple):
     lost: SiloIds
     counts: Mapping[str, int]
     listed: SampleList | None = None
+
+    def write(self, path: Path) -> None:
+        """Write the ids to train on, one per line; of a hub that may lack samples, its list of them."""
+        if self.listed is not None:
+            self.listed.write(path)
+        else:
+            path.write_text("".join(f"{sample}\n" for sample in self.common), encoding="utf-8")
 
 
 def align_as_hub(

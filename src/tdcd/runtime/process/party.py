@@ -180,7 +180,9 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     if own.labels is not None and holder not in (None, name):
         raise ConfigError([f"labels = {own.labels!r}: {only}, which must not have labels; leave it out"])
     if path.suffix == ".safetensors" and config.data.samples == "all":
-        raise ConfigError([f"data = {own.data!r}: data.samples = 'all' takes tables, CSV or Parquet, whose rows have ids"])
+        raise ConfigError(
+            [f"data = {own.data!r}: data.samples = 'all' takes tables, CSV or Parquet, whose rows have ids"]
+        )
     if path.suffix == ".safetensors":
         data = ClientData.load(path)
         if (data.labels is None) == (holder in (None, name)):

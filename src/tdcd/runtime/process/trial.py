@@ -45,7 +45,7 @@ from tdcd.tables.assembly import Assembled
 from tdcd.tables.label_privacy import write_randomized
 from tdcd.tables.preparation import save_prepared, say_what_labels_are
 from tdcd.tables.reader import read_rows
-from tdcd.tables.rows import Columns
+from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.source import open_table
 from tdcd.tables.split import deal_rows
 
@@ -136,14 +136,16 @@ def _labels(
     if all(needed <= _header(path, Columns.of(config, silo)) for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
-    parts = []
+    parts = list[RawRows]()
     # Where silos lack samples, another one may have the label.
     for other in config.silos if config.data.samples == "all" else (holder,):
         sources = [home / client.table for client in other.client] or [home / (other.table or "")]
         columns = replace(Columns.of(config, other).only(()), label=other.label, weight=other.weight)
         known = {sample for part in parts for sample in part.ids}
         for part in [read_rows(source, columns) for source in sources] if other.label is not None else ():
-            parts.append(part.take(np.array([place for place, one in enumerate(part.ids) if one not in known], np.int64)))
+            parts.append(
+                part.take(np.array([place for place, one in enumerate(part.ids) if one not in known], np.int64))
+            )
     ids = [sample for part in parts for sample in part.ids]
     # Parquet, since the configuration may say that CSV files are written in another way than this one would be.
     written = {silo.id: ids, label: np.concatenate([np.asarray(part.labels) for part in parts])}
