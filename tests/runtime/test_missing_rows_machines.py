@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,8 @@ from test_align import talk_all
 from support.in_process import InProcess, largest_difference
 from support.parts import EVALUATION
 from support.party_files import data_of
-from tdcd.config import check_config
+from support.party_processes import assert_same_run, simulated, up, written
+from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores, combine
@@ -116,18 +118,17 @@ CASES = {
     "labels everywhere": (EVERYWHERE, {}),
     "labels in one table": (("shop",), {}),
     "labels in two tables, stratified": (("shop", "bureau"), {"evaluate": {"stratify": True}}),
-    "networks": (("bank",), {**AT_BANK, "model": MLP}),
-    "networks, constants": (EVERYWHERE, {"model": MLP, "data": {"standin": "constant"}}),
+    "networks, constants, reused": (
+        EVERYWHERE,
+        {"model": MLP, "data": {"standin": "constant"}, "train": {"minibatches": "reused"}},
+    ),
+    "masks, momentum": (("bank",), {**AT_BANK, "exchange": {"protect": "mask"}, "train": {"optimizer": "momentum"}}),
     "no stand-ins": (EVERYWHERE, {"data": {"standin": "none"}}),
     "an ensemble": (("bank",), {**AT_BANK, "model": {"block": "ensemble", "hidden": [4], "members": 2}}),
     "a hidden layer, bins": (EVERYWHERE, {"model": {"head": "hidden", "head_units": 2, "encoding": "bins", "bins": 4}}),
     "pairs": (("bank",), {**AT_BANK, "model": {"head": "pairs", "head_rank": 2}}),
     "overlap, few bits": (EVERYWHERE, {"train": {"overlap": 1}, "exchange": {"phi_bits": 8, "block_bits": 8}}),
-    "masks": (("bank",), {**AT_BANK, "exchange": {"protect": "mask"}}),
-    "masks, labels everywhere": (EVERYWHERE, {"exchange": {"protect": "mask"}}),
     "protected blocks": (EVERYWHERE, {"exchange": {"protect": "mask", "protect_blocks": True}}),
-    "momentum, reused": (EVERYWHERE, {"train": {"optimizer": "momentum", "minibatches": "reused"}}),
-    "hub optimiser, full": (("bank",), {**AT_BANK, "train": {"hub_optimizer": "adam", "minibatches": "full"}}),
     "scaled steps, converged": (("bank",), {**AT_BANK, "train": {"step_size": "auto", "minibatches": "full"}}),
     "class weights": (EVERYWHERE, {"train": {"class_weights": "balanced"}}),
     "participation": (EVERYWHERE, {"train": {"participation": 0.5}}),
@@ -168,8 +169,75 @@ def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
             np.testing.assert_allclose(scores, expected[sample], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("classes", [("a", "b", "c"), ("0", "1", "2"), None])
-@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
-def test_classes_and_amounts(tmp_path, classes, labelled):
+@pytest.mark.parametrize(
+    ("labelled", "classes"), [(("bank",), ("a", "b", "c")), (EVERYWHERE, ("0", "1", "2")), (EVERYWHERE, None)]
+)
+def test_classes_and_amounts(tmp_path, labelled, classes):
     folder = write_tables(tmp_path / "tables", labelled=labelled, classes=classes)
     check(check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))), tmp_path)
+
+
+@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
+def test_with_nothing_missing_it_is_the_same_as_common_bit_for_bit(tmp_path, labelled):
+    folder = write_tables(tmp_path / "tables", samples=40, share=1.0, labelled=labelled)
+    histories = []
+    for samples in ("common", "all"):
+        sections = {"data": {"samples": samples}, **(AT_BANK if labelled == ("bank",) else {})}
+        _, office = office_of(check_config(keys_of(folder, labelled, **sections)), tmp_path / samples)
+        office.run()
+        subsets = {hub: json.dumps(own, sort_keys=True) for hub, own in office.subsets.items()}
+        lines = {hub: [record.to_json() for record in lines] for hub, lines in office.history.items()}
+        blocks = {hub: block["weight"].tobytes() for hub, block in office.blocks().items()}
+        histories.append((lines, blocks, subsets))
+    assert histories[0] == histories[1]
+
+
+def refusal(office):
+    office.run()
+    return {end.reason for end in office.ends.values() if end.status == "refused"}
+
+
+def test_lists_that_do_not_fit_are_refused(tmp_path):
+    folder = write_tables(tmp_path / "tables", labelled=EVERYWHERE)
+    config = check_config(keys_of(folder, EVERYWHERE))
+    _, office = office_of(config, tmp_path)
+    lists = {hub: office.data[hub] for hub in office.hubs}
+    bank = lists["hub.bank"]
+
+    def reasons(changed):
+        return " ".join(refusal(InProcess(config, {**office.data, "hub.bank": changed})))
+
+    older = replace(bank, held_by={**bank.held_by, "shop": ~bank.held_by["shop"]})
+    assert "have different samples in common: align their ids again (tdcd align)" in reasons(older)
+    names = [*bank.ids[1:], "stranger"]
+    assert "'k" in (said := reasons(replace(bank, ids=names)))
+    assert "the list of samples does not fit the clients' rows" in said
+    more = replace(bank, total=bank.total + 1)
+    assert "align their ids" in reasons(more)
+    with pytest.raises(ConfigError, match="a hub needs the list of its samples, which tdcd align writes for it"):
+        InProcess(config, {**office.data, "hub.bank": None})
+    common = check_config(keys_of(folder, EVERYWHERE, data={"samples": "common", "align": True}))
+    with pytest.raises(ConfigError, match="a hub takes no --samples; leave it out"):
+        InProcess(common, office.data)
+
+
+def test_labels_that_differ_between_silos_are_refused(tmp_path):
+    folder = write_tables(tmp_path / "tables", labelled=EVERYWHERE)
+    _, office = office_of(config := check_config(keys_of(folder, EVERYWHERE)), tmp_path)
+    name = "client.shop.c1"
+    assert name in office.data, [*office.data]
+    rows = office.data[name]
+    turned = ["no" if label == "yes" else "yes" for label in rows.labels]
+    data = {**office.data, name: replace(rows, labels=turned, table=replace(rows.table, labels=turned))}
+    assert any("has other labels than the hubs before it" in reason for reason in refusal(InProcess(config, data)))
+
+
+def test_a_trial_of_processes_and_its_report(tmp_path):
+    folder = write_tables(tmp_path / "tables")
+    path, out = written(tmp_path / "up", keys_of(folder, **AT_BANK)), tmp_path / "up" / "trial"
+    code, text = up(path, out)
+    assert code == 0, text
+    simulated(path, tmp_path / "run")
+    assert_same_run(out, tmp_path / "run", 1e-9)
+    assert Model.load(out).stand_ins.knows_absence
+    assert "Samples by the silos that have them" in (out / "report.html").read_text()

@@ -216,7 +216,7 @@ class Alignment:
         if self._is_started:
             raise RuntimeError("start() was called before: make a new Alignment, with a new secret scalar")
         self._is_started = True
-        announced = [Outgoing(silo, "announced", one.encode()) for silo, one in self._announcements.items()]
+        announced = [Outgoing(silo, "announced", own.encode()) for silo, own in self._announcements.items()]
         return [*announced, *self._proceed()]
 
     def receive(self, sender: int, step: str, payload: ByteRows) -> list[Outgoing]:
@@ -256,8 +256,8 @@ class Alignment:
 
     def _shared(self, silo: int) -> set[str]:
         """The ids that a silo has too."""
-        found = self._rows[silo][self._mask(silo)]
-        return {*self._known[silo], *(self._own.ids[row] for row in found)}
+        rows = self._rows[silo][self._mask(silo)]
+        return {*self._known[silo], *(self._own.ids[row] for row in rows)}
 
     @property
     def _is_met(self) -> bool:
@@ -373,7 +373,7 @@ def _checked_ids(silo_index: int, ids: Iterable[str]) -> list[str]:
 
 def _unknown(silo_index: int, ids: Sequence[str], known: Mapping[int, Sequence[str]]) -> dict[int, set[str]]:
     """By silo, the ids that are still to be compared with its."""
-    own, found = {*ids}, {}
+    own, unknown = {*ids}, {}
     lost = [name for name in dict.fromkeys(name for names in known.values() for name in names) if name not in own]
     if lost:
         raise AlignmentError(
@@ -381,8 +381,8 @@ def _unknown(silo_index: int, ids: Sequence[str], known: Mapping[int, Sequence[s
             "align anew without the former list"
         )
     for silo, names in known.items():
-        found[silo] = own - {*names}
-    return found
+        unknown[silo] = own - {*names}
+    return unknown
 
 
 def _some(names: Sequence[str]) -> str:

@@ -53,13 +53,13 @@ class SampleList:
     def of_tables(cls, config: Config, tables: Mapping[str, Sequence[RawRows]], ids: Sequence[str]) -> dict[str, Self]:
         """The list of every silo, from all silos' tables in one place and the ids of all samples in order."""
         held = {name: {sample for part in parts for sample in part.ids} for name, parts in tables.items()}
-        found = {}
+        lists = {}
         for silo, own in held.items():
             numbers = np.array([number for number, sample in enumerate(ids) if sample in own], np.int64)
             named, others = [ids[number] for number in numbers.tolist()], compared_with(config, silo)
             has = {other: np.array([sample in held[other] for sample in named], bool) for other in others}
-            found[silo] = cls(len(ids), named, numbers, has)
-        return found
+            lists[silo] = cls(len(ids), named, numbers, has)
+        return lists
 
     def stood_in_for(self, names: Sequence[str], silo: int, labelled: Sequence[int]) -> Presence:
         """``[N, n]``: for which absent silos the samples need stand-ins of this one, see :mod:`tdcd.blocks.absent`."""
@@ -75,12 +75,12 @@ class SampleList:
 
     def digests(self, silo: str, secret: bytes) -> dict[str, str]:
         """By silo: a keyed digest of the ids and numbers that this one and that one have; both must say the same."""
-        found = {}
+        digests = {}
         for other, has in self.held_by.items():
             rows = np.flatnonzero(has)
             content = json.dumps([sorted((silo, other)), self.total, [self.ids[row] for row in rows.tolist()]]).encode()
-            found[other] = hmac.new(secret, content + self.numbers[rows].tobytes(), hashlib.sha256).hexdigest()
-        return found
+            digests[other] = hmac.new(secret, content + self.numbers[rows].tobytes(), hashlib.sha256).hexdigest()
+        return digests
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -108,7 +108,7 @@ class SampleList:
         for silo, has in content["held_by"].items():
             if not {*has} <= {"0", "1"}:
                 raise ValueError("'held_by' must be a 0 or a 1 for every id")
-            held_by[str(silo)] = np.array([one == "1" for one in has], bool)
+            held_by[str(silo)] = np.array([digit == "1" for digit in has], bool)
         return cls(total, tuple(ids), np.array(numbers, np.int64), held_by)
 
 

@@ -188,7 +188,7 @@ class PredictHub:
             if not all(map(self._has_compared, self.partners)):
                 return []
             self.own = self.own._replace(phi=self._stand_ins.phi(self._absent()))
-            return [message for one in self.partners for message in self._scores_for(one)]
+            return [message for partner in self.partners for message in self._scores_for(partner)]
         return self._scores_for(peer)
 
     def _absent(self) -> NDArray[np.bool_]:

@@ -144,7 +144,7 @@ def _labels(
         known = {sample for part in parts for sample in part.ids}
         for part in [read_rows(source, columns) for source in sources] if other.label is not None else ():
             parts.append(
-                part.take(np.array([place for place, one in enumerate(part.ids) if one not in known], np.int64))
+                part.take(np.array([place for place, sample in enumerate(part.ids) if sample not in known], np.int64))
             )
     ids = [sample for part in parts for sample in part.ids]
     # Parquet, since the configuration may say that CSV files are written in another way than this one would be.
