@@ -143,6 +143,20 @@ def test_same_as_the_simulation(tmp_path, name):
     check(check_config(keys_of(folder, labelled, 3 if name == "protected blocks" else 2, **sections)), tmp_path)
 
 
+@pytest.mark.parametrize("labels", [{}, AT_BANK])
+def test_weights_next_to_the_only_labels(tmp_path, labels):
+    folder = write_tables(tmp_path / "tables")
+    head, *lines = (folder / "bank.csv").read_text().splitlines()
+    weighed = [f"{head},w", *(f"{line},{1 + place % 3}" for place, line in enumerate(lines))]
+    (folder / "bank.csv").write_text("\n".join(weighed) + "\n")
+    keys = keys_of(folder, **labels)
+    keys["silos"][0]["weight"] = "w"
+    check(check_config(keys), tmp_path)
+    keys["silos"][1] |= {"label": "debt", "weight": "w"}
+    with pytest.raises(ConfigError, match="where several silos have labels, a sample may lack the one that weighs it"):
+        check_config({**keys, "federation": {}})
+
+
 @pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
 def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
     folder = write_tables(tmp_path / "tables", labelled=labelled)
