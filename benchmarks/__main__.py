@@ -33,6 +33,7 @@ NAMES = (
     "masks",
     "stragglers",
     "hosts",
+    "missing_rows",
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 from test_baselines import KEYS
 
 from tdcd.blocks import Mlp
-from tdcd.blocks.joint import Joint
+from tdcd.compare.all_columns import Joint
 from tdcd.compare.baselines import baseline_plans
 from tdcd.config import check_config
 from tdcd.config.resolve import plan

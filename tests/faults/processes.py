@@ -10,11 +10,17 @@ from pathlib import Path
 import lab
 from proxy import Proxy
 
+from support.in_process import noise_key
+from tdcd.cli.terminal import EXIT_DIVERGED
+from tdcd.records.history import Record
+from tdcd.records.outcome import verdict
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.forking import environment, start_party
 from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
+from tdcd.runtime.storage.hub_folder import HubFolder
+from tdcd.runtime.storage.keys import NOISE_KEY
 
 PATIENCE_S = 600.0
 """Only a guard against waiting for ever: how long things take is measured, and depends on the machine."""
@@ -36,6 +42,8 @@ class Processes:
             self.parties += self.trial.job.clients(silo)
         self.kills, self.recoveries, self.blows = Counter(), [], 0
         self.armed, self.codes, self.late = {}, {}, set()
+        self.exit_status = 0
+        """What every party ends with."""
         self.listens, self.proxies = {}, []
         if link is not None:
             listener, dialler = link
@@ -56,6 +64,14 @@ class Processes:
         """The one in the link."""
         (found,) = self.proxies
         return found
+
+    def give_noise(self):
+        """Give hubs the secrets of the reference, whose noise is then theirs."""
+        job = self.trial.job
+        for silo, section in enumerate(job.config.silos):
+            folder = HubFolder(self.trial.folder / "silos" / section.name, job, silo)
+            (folder.path / NOISE_KEY).write_text(noise_key(job, silo).hex())
+            folder.close()
 
     # Processes.
 
@@ -98,7 +114,7 @@ class Processes:
                 if party.startswith("client.") and self._has_ended(hub_of(party)):
                     self.late.add(party)
             elif code is not None:
-                assert code == 0, f"{party} ended with {code}:\n{self.trial._last_words(party)}"
+                assert code == self.exit_status, f"{party} ended with {code}:\n{self.trial._last_words(party)}"
                 self.codes[party] = code
         self._dismiss()
         return back
@@ -224,6 +240,11 @@ def campaign(folder, expected, seed, kills, **keys):
     """Kill parties at random, several at once now and then, until there were ``kills``; then let it end."""
     rng = random.Random(seed)
     with Processes(folder, **keys) as parties:
+        # A mode may be one that diverges: to every history the same happens.
+        if verdict([Record.from_json(line) for line in expected], parties.trial.job.stopping):
+            parties.exit_status = EXIT_DIVERGED
+        if parties.trial.job.variant.is_private:
+            parties.give_noise()
         parties.start_all()
         parties.until(lambda: min(parties.rounds()) >= 1, "the first round")
         while sum(parties.kills.values()) < kills and not parties.is_over:

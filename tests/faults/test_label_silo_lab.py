@@ -103,5 +103,5 @@ def test_a_hub_that_tells_two_others_different_slopes_is_named(quiet, tmp_path):
     assert set(lab.outcomes.values()) == {"refused"}
     for hub in lab.job.hubs:
         reason = json.loads((tmp_path / hub / "status.json").read_text())["last_error"]
-        assert re.search(r"hub\.lab told hub\.\w+ and hub\.\w+ different things", reason), reason
+        assert re.search(r"hub\.lab sent hub\.\w+ and hub\.\w+ different things", reason), reason
         assert "hub.bank" in reason

@@ -324,7 +324,7 @@ def test_a_hub_that_tells_two_others_different_things_is_named_by_both(tmp_path)
     assert set(lab.outcomes.values()) == {"refused"}
     for hub in lab.job.hubs:
         reason = json.loads((tmp_path / hub / "status.json").read_text())["last_error"]
-        assert re.search(r"hub\.a told hub\.[abc] and hub\.[abc] different things", reason), reason
+        assert re.search(r"hub\.a sent hub\.[abc] and hub\.[abc] different things", reason), reason
         assert "hub.c" in reason
 
 

@@ -265,3 +265,35 @@ def test_tables_in_another_dialect_reach_the_clients_as_they_are(federation, tmp
     same_as_the_simulation(config, tmp_path)
     columns = plan(config).federation.silos[1].columns
     assert columns == ("debt", "debt missing", "town=Köln", "town=Oslo", "town=Rome", "town missing", "since")
+
+
+@pytest.mark.parametrize("clients", [2, "tables"])
+def test_rows_of_many_samples_and_several_rows_of_one(federation, tmp_path, clients):
+    """Ids by a link table, and figures of visits: at the clients as in the simulation."""
+    rng, folder = np.random.default_rng(5), tmp_path / "whole"
+    folder.mkdir()
+    homes = rng.integers(0, 30, ROWS)
+    (folder / "homes.csv").write_text("id,home\n" + "".join(f"k{row},h{home}\n" for row, home in enumerate(homes)))
+    debts = [f"h{home},{rng.normal():.3f},{'Rome' if rng.random() > 0.5 else 'Oslo'}\n" for home in range(30)]
+    visits = [f"k{row},{rng.normal():.3f}\n" for row in [*range(ROWS), *rng.integers(0, ROWS, 90).tolist()]]
+    parts = {"shop": (debts, "home,debt,town\n"), "clinic": (sorted(visits), "id,cost\n")}
+    for name, (lines, header) in parts.items():
+        (folder / f"{name}.csv").write_text(header + "".join(lines))
+        half = len(lines) // 2
+        # Rows of one id are at one client.
+        half += sum(line.split(",")[0] == lines[half - 1].split(",")[0] for line in lines[half:])
+        for client, own in (("c1", lines[:half]), ("c2", lines[half:])):
+            (folder / f"{name}.{client}.csv").write_text(header + "".join(own))
+    shop = {"name": "shop", "key": "home", "link": "homes.csv", "categorical": ["town"]}
+    clinic = {"name": "clinic", "aggregate": ["count", "sum", "mean"]}
+    for silo in (shop, clinic):
+        name = silo["name"]
+        tables = [{"name": client, "table": f"{name}.{client}.csv"} for client in ("c1", "c2")]
+        silo.update({"client": tables} if clients == "tables" else {"table": f"{name}.csv", "clients": clients})
+    home = federation["data"]["folder"]
+    for client in federation["silos"][0]["client"]:
+        client["table"] = f"{home}/{client['table']}"
+    federation["silos"] = [federation["silos"][0], shop, clinic]
+    federation["data"]["folder"] = str(folder)
+    federation["train"]["rounds"] = 2
+    same_as_the_simulation(check_config(federation), tmp_path)

@@ -25,7 +25,7 @@ def exchange(digests):
     silos = [{"name": name, "clients": 1} for name in "abc"]
     job = Job(check_config({"data": {"source": "diabetes"}, "model": {"block": "linear"}, "silos": silos}))
     found = HubExchange("hub.a", job.topology, "run", job.timing)
-    found.restore([], {4: digests}, 5)
+    found.restore([], {4: digests}, {}, 5)
     return found
 
 
@@ -45,7 +45,7 @@ def exchanged(hubs, round_index, of_b):
 
 def test_digests_of_before_are_compared_with_those_of_before():
     exchanged(exchange(FORMER), 5, FORMER)
-    with pytest.raises(IncompatibleParties, match=r"hub\.b told hub\.b and hub\.a different things"):
+    with pytest.raises(IncompatibleParties, match=r"hub\.b sent hub\.b and hub\.a different things"):
         exchanged(exchange(FORMER), 5, {**FORMER, "hub.b": "cd" * 16 + "00" * 16})
 
 
@@ -57,7 +57,7 @@ def test_a_hub_that_was_a_round_further_when_it_was_upgraded_may_continue():
     exchanged(hubs, 6, FORMER)
     # Both have digests of now from here on, and nobody may say otherwise for long.
     exchanged(hubs, 7, hubs.digests[6])
-    with pytest.raises(IncompatibleParties, match=r"hub\.a told hub\.b and hub\.a different things"):
+    with pytest.raises(IncompatibleParties, match=r"hub\.a sent hub\.b and hub\.a different things"):
         exchanged(hubs, 8, FORMER)
 
 

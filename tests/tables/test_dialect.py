@@ -294,8 +294,8 @@ def test_rows_whose_plain_ids_are_the_same_are_refused(tmp_path):
     columns = Columns(dialect=Dialect(ids="plain"))
     path = written(tmp_path, "id,a\n7,1\nB,2\n007,3\nb,4\n")
     assert [problem.partition(": ")[2] for problem in problems(path, columns)] == [
-        "the id '007' is on line 2 already: keep one of the two rows",
-        "the id 'b' is on line 3 already: keep one of the two rows",
+        "the id '007' is on line 2 already, written '7' (data.ids = 'plain'): keep one of the two rows",
+        "the id 'b' is on line 3 already, written 'B' (data.ids = 'plain'): keep one of the two rows",
     ]
     assert Columns.read_as("id", columns.reading).dialect == columns.dialect
 

@@ -6,7 +6,7 @@ from typing import Any
 from tdcd.audit.audit import Audit
 from tdcd.audit.lines import BY_KEY, NOT_TRIED, AuditFinding, reading
 from tdcd.audit.modes import Mode, group_of, is_configured
-from tdcd.pages.kit.formats import TextTable
+from tdcd.core.words import TextTable
 
 
 def share(value: float | None) -> str:

@@ -6,7 +6,7 @@ r"""Samples that only some silos know: what stands in for a silo that lacks a ro
 
 where :math:`d_j`, the stand-in for silo j, is a function of the columns of a silo that has the row and labels: a part
 of that silo's block, so that it is trained, regularised, protected, stored and restored as the block is. Which silos
-lack a row is told to the block by further features of the row, its marks:
+lack a row is given to the block as further features of the row, its marks:
 
 ========== ============================================== =========================================================
 block      features                                       phi
@@ -23,19 +23,17 @@ last mark, which only silos have that lack samples.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd import blocks
 from tdcd.blocks.base import Block, without_head
-from tdcd.blocks.ensemble import Ensemble
 from tdcd.blocks.linear import Linear
-from tdcd.blocks.mlp import Mlp
+from tdcd.core.choices import StandInKind
 from tdcd.core.lazy import Array, jax
 from tdcd.core.objective import Tree
-
-StandInKind = Literal["function", "constant", "none"]
 
 
 @dataclass(frozen=True)
@@ -151,10 +149,10 @@ class WithStandIns:
 def smaller(block: Block) -> Block:
     """A stand-in's block: of the same kind with half as many units per layer; linear if the kind is unknown.
 
-    >>> smaller(Mlp((32, 8))), smaller(Linear())
+    >>> smaller(blocks.Mlp((32, 8))), smaller(Linear())
     (Mlp(hidden=(16, 4)), Linear())
     """
-    if type(block) in (Mlp, Ensemble):
+    if type(block) in (blocks.Mlp, blocks.Ensemble):
         own: Any = block
         halved: Block = replace(own, hidden=tuple(max(1, width // 2) for width in own.hidden))
         return halved

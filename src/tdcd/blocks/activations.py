@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.base import Block, without_head
-from tdcd.blocks.cnn import Cnn
-from tdcd.blocks.ensemble import Ensemble
-from tdcd.blocks.mlp import Mlp
+from tdcd.blocks.base import Block, Layered, without_head
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 
@@ -51,7 +48,7 @@ def pull_back(block: Block, parameters: Tree, features: NDArray[Any], slopes: ND
         chunk = np.pad(features[begin : begin + rows], padding + [(0, 0)] * len(shape))
         its_slopes = np.pad(slopes[begin : begin + rows], [*padding, (0, 0)])
         gradient = _gradient(parameters, chunk, its_slopes, block=block)
-        total = jax.tree.map(lambda one, more: one + np.asarray(more, np.float64), total, gradient)
+        total = jax.tree.map(lambda total_leaf, more: total_leaf + np.asarray(more, np.float64), total, gradient)
     return total
 
 
@@ -61,17 +58,19 @@ def _gradient(parameters: Tree, features: Array, slopes: Array, *, block: Block)
 
 
 def activation_size_per_row(block: Block, feature_shape: tuple[int, ...]) -> int:
-    """The size of the block's largest activation per row; for a block of the user's own, of its features.
+    """The size of the block's largest activation per row; of a block that does not say that it has layers, of its
+    features.
 
+    >>> from tdcd.blocks import Cnn, Mlp
     >>> activation_size_per_row(Mlp((50,)), (20,)), activation_size_per_row(Cnn((8, 8), embedding=32), (28, 14))
     (50, 2304)
     """
     block = without_head(block)
-    return _most_numbers(block, feature_shape) if isinstance(block, Cnn | Ensemble | Mlp) else math.prod(feature_shape)
+    return _most_numbers(block, feature_shape) if isinstance(block, Layered) else math.prod(feature_shape)
 
 
 @lru_cache
-def _most_numbers(block: Cnn | Ensemble | Mlp, feature_shape: tuple[int, ...]) -> int:
+def _most_numbers(block: Layered, feature_shape: tuple[int, ...]) -> int:
     blocks = jax.eval_shape(lambda: block.init(jax.random.key(0), feature_shape, 1))
 
     def sizes(rows: int) -> list[int]:

@@ -1,9 +1,9 @@
 """The protocol that every block follows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from tdcd.core.combine import Combine
 from tdcd.core.lazy import Array
@@ -33,6 +33,13 @@ class SkipsPadding(Protocol):
     def phi_of_first(self, block: Tree, features: Array, count: Array | int) -> Array:
         """Phi of the first ``count`` rows; of the others, any finite numbers."""
         ...
+
+
+@runtime_checkable
+class Layered(Block, Hashable, Protocol):
+    """A block of layers, whose activations may be larger than its features; its phi can be traced for any rows."""
+
+    has_layers: ClassVar[Literal[True]]
 
 
 def phi_of_first(model: Block, count: Array | int) -> Callable[[Tree, Array], Array]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar, Literal
 
 from tdcd.blocks.kernels.geometry import halves_for, layers_of
 from tdcd.core.lazy import Array, jax, jnp
@@ -29,6 +30,7 @@ class Cnn:
         embedding: width of the dense layer.
     """
 
+    has_layers: ClassVar[Literal[True]] = True
     channels: tuple[int, ...] = (64, 64)
     kernel: tuple[int, int] = (5, 3)
     embedding: int = 256

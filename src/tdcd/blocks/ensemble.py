@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -29,12 +30,13 @@ class Ensemble:
     members. Members differ from the start by random signs of its outputs. Weights start as those of :class:`Mlp`.
     """
 
+    has_layers: ClassVar[Literal[True]] = True
     hidden: tuple[int, ...] = (128, 128)
     members: int = 8
     """k."""
 
     def __post_init__(self) -> None:
-        """Refuse an ensemble of nobody, and one without layers, whose members would not differ."""
+        """Refuse an ensemble without members, and one without layers, whose members would not differ."""
         if not self.hidden or self.members < 1:
             raise ValueError(f"an ensemble has hidden layers and members, not {self.hidden} and {self.members}")
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,6 +21,7 @@ class Mlp:
     variance 2 / fan-in (He et al., 2015; 1 / fan-in for the slice), biases at zero.
     """
 
+    has_layers: ClassVar[Literal[True]] = True
     hidden: tuple[int, ...] = (32,)
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:

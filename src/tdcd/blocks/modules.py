@@ -91,18 +91,18 @@ _KEEPS = (
 )
 
 
-def as_block(found: Any) -> Block | None:
+def as_block(candidate: Any) -> Block | None:
     """A block as it is, a Flax or Equinox module as a block; None for all else."""
-    if isinstance(found, type):
+    if isinstance(candidate, type):
         return None
-    if all(callable(getattr(found, name, None)) for name in ("init", "phi")):
-        own: Block = found
+    if all(callable(getattr(candidate, name, None)) for name in ("init", "phi")):
+        own: Block = candidate
         return own
     kinds: dict[str, Callable[[Any], Block]] = {"flax.linen": LinenBlock, "flax.nnx": NnxBlock, "equinox": EquinoxBlock}
     for library, kind in kinds.items():
-        if _is_module(found, library):
-            return kind(found)
-    if _is_module(found, "torch.nn"):
+        if _is_module(candidate, library):
+            return kind(candidate)
+    if _is_module(candidate, "torch.nn"):
         raise ValueError(
             "a PyTorch module is given as tdcd.blocks.torch.TorchBlock(make), where make() builds it; in a "
             'configuration, block = "torch" and module = "package.module:make"'
@@ -110,10 +110,10 @@ def as_block(found: Any) -> Block | None:
     return None
 
 
-def _is_module(found: Any, library: str) -> bool:
+def _is_module(candidate: Any, library: str) -> bool:
     """Whether it is a module of a library: one that was never imported has made none."""
     kind = getattr(sys.modules.get(library), "Module", None)
-    return isinstance(kind, type) and isinstance(found, kind)
+    return isinstance(kind, type) and isinstance(candidate, kind)
 
 
 def _named_leaves(tree: Tree) -> dict[str, Any]:

@@ -301,12 +301,12 @@ def _taps(images: Array, kernel: Sequence[int], stride: Sequence[int], dilation:
         (size - step * (taps - 1) - 1) // skip + 1
         for size, taps, skip, step in zip(sizes, kernel, stride, dilation, strict=True)
     ]
-    found = []
+    pixels = []
     for tap in product(*map(range, kernel)):
         begins = [step * index for index, step in zip(tap, dilation, strict=True)]
         ends = [begin + skip * (count - 1) + 1 for begin, skip, count in zip(begins, stride, places, strict=True)]
-        found.append(jax.lax.slice(images, (0, *begins, 0), (len(images), *ends, images.shape[-1]), (1, *stride, 1)))
-    return found
+        pixels.append(jax.lax.slice(images, (0, *begins, 0), (len(images), *ends, images.shape[-1]), (1, *stride, 1)))
+    return pixels
 
 
 def _first_largest(parts: Sequence[Array]) -> Array:

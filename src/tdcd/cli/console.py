@@ -23,8 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tdcd.core.execution import Interrupted
-from tdcd.core.words import are, counted
-from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure
+from tdcd.core.words import TextTable, are, bytes_in_words, counted, duration, figure
 
 if TYPE_CHECKING:
     from tdcd.audit import Audit

@@ -11,6 +11,7 @@ from tdcd.cli.options import AllowCode, Assignments, ConfigFile, chosen_devices,
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels, stoppable
 from tdcd.cli.watch import LivePage, WatchOption
 from tdcd.config import ConfigError, check_config, override, read_config
+from tdcd.config.reading import varied_keys
 from tdcd.config.user_code import resume_command
 
 if TYPE_CHECKING:
@@ -127,9 +128,11 @@ def _next_folder(name: str) -> Path:
 
 def _sweep(keys: Mapping[str, Any], where: str) -> "Grid | None":
     """The sweep that a configuration asks for; None if it asks for a single run."""
-    from tdcd.training.sweep.grid import expand, varied_keys
+    if not varied_keys(keys):
+        return None
+    from tdcd.training.sweep.grid import expand
 
-    return expand(keys, where) if varied_keys(keys) else None
+    return expand(keys, where)
 
 
 def _resumed_sweep(folder: Path, allow_code: bool) -> "Grid | None":

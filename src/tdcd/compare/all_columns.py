@@ -15,14 +15,17 @@ rounds of the engine, in each of which one hub's clients answer, are one round h
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks.base import Block, with_heads
+from tdcd.blocks.linear import Linear
 from tdcd.compare.raw_data import to_homes
 from tdcd.config.errors import ConfigError
+from tdcd.core.combine import Combine
 from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.ledger import Ledger, Sent
 from tdcd.core.objective import Tree
@@ -190,11 +193,40 @@ def check_resumed(before: "Config", after: "Config") -> None:
     raise ConfigError([f"train.rounds = {after.train.rounds}: {words}; choose a multiple of that"])
 
 
+@dataclass(frozen=True)
+class Joint:
+    r"""The same summed model in one place: :math:`\Phi = \sum_j \Phi_{(j)}`, each of its own columns.
+
+    A sample's features are those of all silos, flat, one silo after the other.
+    """
+
+    blocks: tuple[Block, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """The shape of a sample in each silo."""
+
+    def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
+        """Every block's own, from a key of its own."""
+        return [
+            block.init(jax.random.fold_in(key, index), shape, num_outputs)
+            for index, (block, shape) in enumerate(zip(self.blocks, self.shapes, strict=True))
+        ]
+
+    def phi(self, block: Tree, features: Array) -> Array:
+        """The sum of what the blocks add to a sample's scores."""
+        begin, phis = 0, []
+        for model, own, shape in zip(self.blocks, block, self.shapes, strict=True):
+            columns = features[:, begin : begin + prod(shape)]
+            phis.append(model.phi(own, columns.reshape(-1, *shape)))
+            begin += prod(shape)
+        return sum(phis[1:], start=phis[0])
+
+    def behind(self, combine: Combine) -> "Joint":
+        """Every block behind the head: what a head makes of one silo's numbers, it makes of one silo's."""
+        return replace(self, blocks=with_heads(self.blocks, combine))
+
+
 def dealt(plan: "Plan") -> Dealt:
     """The plan with one silo, whose clients hold all columns of the samples that are at home with them."""
-    from tdcd.blocks import Linear  # noqa: PLC0415 - reading a configuration needs no JAX
-    from tdcd.blocks.joint import Joint  # noqa: PLC0415
-
     federation = plan.federation
     homes = _homes(federation, plan.settings.seed)
     by_silo = [

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from tdcd.compare.comparison import Comparison, Contender
 from tdcd.compare.scikit_learn import NEEDS
-from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure, metric_title
+from tdcd.core.words import TextTable, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
 from tdcd.records.run_folder import RunFolder
 
@@ -168,7 +168,7 @@ def _signed(value: float | None) -> str:
 
 CONFIDENCE = 0.95
 MARGINS = ("auc", "r²", "r2", "d²", "d2", "accuracy")
-"""How the names of the metrics end in which a head's margin is told: the first that there is."""
+"""How the names of the metrics end in which a head's margin is reported: the first that there is."""
 
 
 def interactions(comparison: Comparison) -> list[str]:

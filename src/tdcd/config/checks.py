@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tdcd.config.errors import clashing
-from tdcd.config.schema import Config, DataSection, ExchangeSection, ModelSection
+from tdcd.config.schema import Config, DataSection, ExchangeSection, ModelSection, SiloSection
 from tdcd.core.knowledge import IN_FULL, THIS_ROUND
 from tdcd.core.losses import LOSSES, needs_labels
 from tdcd.core.losses.huber import DELTA
@@ -232,8 +232,27 @@ def _silo_checks(config: Config) -> list[str]:
         used = {silo.id, silo.label, silo.weight, *(silo.features or ()), *silo.categorical}
         twice = [name for name in silo.ignore if name in used]
         problems += [f"{where}: column '{name}' is under ignore and elsewhere: remove one of the two" for name in twice]
+        problems += _key_problems(config, silo, where)
         if silo.table and silo.client:
             problems.append(f"{where}: give one table, or one for each of [[silos.client]], not both")
+    return problems
+
+
+def _key_problems(config: Config, silo: SiloSection, where: str) -> list[str]:
+    """What is wrong with rows that are not one per sample."""
+    given = {name: getattr(silo, name) for name in ("aggregate", "key", "link") if getattr(silo, name) is not None}
+    if config.data.source != "files":
+        return [
+            f"{where}: {name} = {value!r} goes with data.source = 'files', not {config.data.source!r}"
+            for name, value in given.items()
+        ]
+    problems = [f"{where}: aggregate has '{name}' twice: remove one" for name in _repeated(silo.aggregate or ())]
+    if (silo.key is None) != (silo.link is None):
+        lacking, there = ("link", "key") if silo.link is None else ("key", "link")
+        problems.append(f"{where}: {there} = {given[there]!r} goes with {lacking}: give both, or neither")
+    used = {silo.id, silo.label, silo.weight, *(silo.features or ()), *silo.categorical, *silo.ignore}
+    if silo.key in used - {None}:
+        problems.append(f"{where}: column '{silo.key}' is the key and something else: remove one of the two")
     return problems
 
 

@@ -9,7 +9,6 @@ from tdcd.config.losses import chosen_loss
 from tdcd.config.schema import Config, TrainSection
 from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
-from tdcd.core.family.automatic import PLAIN_STEPS, automatic, automatic_l2
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.losses import Loss
@@ -75,6 +74,8 @@ def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Se
     train, where = config.train, "train.step_size = 'auto'"
     if not train.is_automatic:
         return settings, variant
+    from tdcd.core.family.automatic import PLAIN_STEPS, automatic
+
     if train.hub_optimizer == "average" and train.variant is None:
         raise ConfigError(
             [f"train.hub_optimizer = 'average': {where} steers the hubs' own steps; give a number, or leave one out"]
@@ -107,7 +108,11 @@ def l2_of(config: Config, loss: Loss, num_samples: int) -> float:
     """Lambda, for so many training samples."""
     if config.model.l2 != "auto":
         return config.model.l2
-    return automatic_l2(loss, num_samples) if config.train.is_automatic and is_scalable(config) else 0.0
+    if not (config.train.is_automatic and is_scalable(config)):
+        return 0.0
+    from tdcd.core.family.automatic import automatic_l2
+
+    return automatic_l2(loss, num_samples)
 
 
 def _refuse_other_members(config: Config) -> None:

@@ -1,11 +1,11 @@
 """From a TOML file to a checked configuration."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tdcd.config.checks import cross_checks
 from tdcd.config.errors import ConfigError, problems_in
@@ -118,3 +118,67 @@ def override(keys: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
             target = merged[section]
         target[key] = value
     return merged
+
+
+def varied_keys(keys: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The keys that list values though the schema wants a single one, as ``section.key``, and their values.
+
+    Keys that are lists by nature keep their meaning; a list of lists is several of them.
+
+    >>> varied_keys({"seed": [0, 1], "train": {"local_steps": [1, 5]}, "model": {"hidden": [8, 4]}})
+    {'seed': [0, 1], 'train.local_steps': [1, 5]}
+    >>> varied_keys({"federation": {"clients": [[2, 2], [5, 3]]}})
+    {'federation.clients': [[2, 2], [5, 3]]}
+    """
+    return {path: value for path, value in _values(keys) if isinstance(value, list) and _lists_values(path, value)}
+
+
+def _lists_values(path: str, given: Sequence[Any]) -> bool:
+    if path in _SINGLE:
+        return True
+    return path in _LISTS and bool(given) and all(isinstance(value, list) for value in given)
+
+
+def _values(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The keys as ``section.key``, and their values."""
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{inner}", each) for inner, each in value.items())
+        else:
+            yield key, value
+
+
+def _single(annotation: Any) -> bool:
+    """Whether a value of this type is a single number, word or truth value."""
+    if get_origin(annotation) is list or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return False
+    return all(_single(part) for part in get_args(annotation))
+
+
+def _schema() -> Iterator[tuple[str, Any]]:
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            yield from ((f"{name}.{key}", inner.annotation) for key, inner in section.model_fields.items())
+        else:
+            yield name, section
+
+
+def _flat_list(annotation: Any) -> bool:
+    """Whether a value of this type is a list of such, or may be one."""
+    if get_origin(annotation) is list:
+        return all(_single(part) for part in get_args(annotation))
+    return any(_flat_list(part) for part in get_args(annotation)) and not _nested(annotation)
+
+
+def _nested(annotation: Any) -> bool:
+    """Whether a value of this type may be a list of lists."""
+    if get_origin(annotation) is list:
+        return any(get_origin(part) is list or _nested(part) for part in get_args(annotation))
+    return any(_nested(part) for part in get_args(annotation))
+
+
+_SINGLE = frozenset(path for path, annotation in _schema() if _single(annotation))
+"""The keys that take a single value."""
+_LISTS = frozenset(path for path, annotation in _schema() if _flat_list(annotation))
+"""The keys that take a list of single values."""

@@ -7,10 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tdcd.blocks import Block, Cnn, Ensemble, Linear, Mlp
-from tdcd.blocks.absent import without_stand_ins
-from tdcd.blocks.base import with_heads, without_head
-from tdcd.blocks.modules import as_block
+from tdcd import blocks
+from tdcd.blocks.base import Block, with_heads, without_head
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.losses import chosen_loss, combine_of, named_loss, standardizes
 from tdcd.config.members import l2_of, variant_of, with_steps
@@ -24,7 +22,6 @@ from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.data import Table, load, standardize
 from tdcd.federation.hosts import Hosts, kept_here
-from tdcd.federation.missing_rows import with_stand_ins
 from tdcd.federation.silos import Federation, start_blocks
 from tdcd.records.outcome import Stopping
 
@@ -135,11 +132,15 @@ def plan(
             "train": config.train.model_copy(update={**steps, "minibatches": settings.minibatches}),
         }
     )
-    federation, blocks = with_stand_ins(federation, blocks_of(config))
+    chosen = blocks_of(config)
+    if not federation.is_complete:
+        from tdcd.federation.missing_rows import with_stand_ins  # noqa: PLC0415 - few runs have such samples
+
+        federation, chosen = with_stand_ins(federation, chosen)
     planned = Plan(
         resolved,
         federation,
-        blocks,
+        chosen,
         objective,
         settings,
         variant,
@@ -269,14 +270,14 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
     """
     model = ModelSection() if model is None else model
     if name == "linear":
-        return Linear()
+        return blocks.Linear()
     if name == "mlp":
-        return Mlp() if model.hidden == "auto" else Mlp(tuple(model.hidden))
+        return blocks.Mlp() if model.hidden == "auto" else blocks.Mlp(tuple(model.hidden))
     if name == "ensemble":
-        hidden = Ensemble().hidden if model.hidden == "auto" else tuple(model.hidden)
-        return Ensemble(hidden, model.members)
+        hidden = blocks.Ensemble().hidden if model.hidden == "auto" else tuple(model.hidden)
+        return blocks.Ensemble(hidden, model.members)
     if name == "cnn":
-        return Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
+        return blocks.Cnn(tuple(model.channels), (model.kernel[0], model.kernel[1]), model.embedding)
     if name != "torch":
         return _own_block(name, model)
     assert model.module is not None
@@ -290,6 +291,8 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
 
 def _own_block(name: str, model: ModelSection) -> Block:
     """``package.module:name``: a block, a Flax or Equinox module, or a class or function that gives one."""
+    from tdcd.blocks.modules import as_block  # noqa: PLC0415 - few runs have one
+
     where = f"model.block = {name!r}"
     try:
         named: Any = find_function(name, [Path(model.folder or ""), Path()])
@@ -337,13 +340,13 @@ def _misfits(config: Config, table: Table, loss: Loss | None, num_train: int) ->
     return problems
 
 
-def block_keys(blocks: Sequence[Block]) -> dict[str, Any] | None:
+def block_keys(chosen: Sequence[Block]) -> dict[str, Any] | None:
     """The keys of ``[model]`` that make these blocks, one per silo; None if a configuration has no words for them.
 
-    >>> block_keys([Linear(), Mlp((8,))])
+    >>> block_keys([blocks.Linear(), blocks.Mlp((8,))])
     {'block': ['linear', 'mlp'], 'hidden': [8]}
     """
-    named = [_named(block) for block in blocks]
+    named = [_named(block) for block in chosen]
     keys = {key: value for _, own in named for key, value in own.items()}
     # A configuration has one list of widths for all mlp blocks and ensembles, one kernel for all cnn blocks, and so on.
     if not all(name and own == {key: keys[key] for key in own} for name, own in named):
@@ -353,14 +356,16 @@ def block_keys(blocks: Sequence[Block]) -> dict[str, Any] | None:
 
 def _named(block: Block) -> tuple[str, dict[str, Any]]:
     """A block's name in a configuration and the keys that go with it; no name if it has none."""
+    from tdcd.blocks.absent import without_stand_ins  # noqa: PLC0415 - only runs of Python's are named so
+
     block = without_stand_ins(without_head(block))
-    if type(block) is Linear:
+    if type(block) is blocks.Linear:
         return "linear", {}
-    if type(block) is Mlp:
+    if type(block) is blocks.Mlp:
         return "mlp", {"hidden": [*block.hidden]}
-    if type(block) is Ensemble:
+    if type(block) is blocks.Ensemble:
         return "ensemble", {"hidden": [*block.hidden], "members": block.members}
-    if type(block) is Cnn:
+    if type(block) is blocks.Cnn:
         return "cnn", {"channels": [*block.channels], "kernel": [*block.kernel], "embedding": block.embedding}
     make = getattr(block, "make", None)
     module = f"{getattr(make, '__module__', '')}:{getattr(make, '__qualname__', '')}"

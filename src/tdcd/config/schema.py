@@ -6,8 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tdcd.blocks.absent import StandInKind
-from tdcd.core.choices import MASK_RANGE, Algorithm, EngineName, Gradient, Keep, KeepModel, Precision, Preset
+from tdcd.core.choices import (
+    MASK_RANGE,
+    Algorithm,
+    EngineName,
+    Gradient,
+    Keep,
+    KeepModel,
+    Precision,
+    Preset,
+    StandInKind,
+)
 from tdcd.core.losses import LossName
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.schedule import Minibatches
@@ -74,6 +83,9 @@ class DataSection(Section):
     that has the labels, a constant, or nothing."""
 
 
+Aggregate = Literal["count", "sum", "mean", "min", "max"]
+
+
 class ClientSection(Section):
     """One client of a silo, with a table of its own."""
 
@@ -108,6 +120,16 @@ class SiloSection(Section):
     """The column that says how much a sample counts in the loss, next to the label; by default all count the same."""
     categorical: list[str] = []
     """Columns whose values are names rather than amounts."""
+    aggregate: Annotated[list[Aggregate], Field(min_length=1)] | None = None
+    """With ``source = "files"``: a sample may have several rows, such as visits or claims. They become one row with
+    these figures of every amount, and the most frequent name of a categorical column; by default an id that is there
+    twice stops the run."""
+    key: str | None = None
+    """With ``source = "files"``: a row belongs to many samples, such as a household's or an hour's. This column of the
+    silo's tables is its key, and ``link`` says which key each sample has."""
+    link: str | None = None
+    """With ``key``: a CSV or Parquet file in ``data.folder`` with the columns ``id`` and ``key``, and ``label`` and
+    ``weight`` if the silo has them; every client of the silo has it."""
     period: Positive = 1
     """m of a slow silo: it makes one update, with a step m times as large, while the others make m."""
 

@@ -11,6 +11,7 @@ Keep = Literal["auto", "device", "host"]
 KeepModel = Literal["last", "best"]
 Preset = Literal["lan", "wan", "mobile"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+StandInKind = Literal["function", "constant", "none"]
 
 PYTHON = "python"
 """The ``data.source`` of a run whose federation was handed over in Python."""

@@ -79,7 +79,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 
 
 ENSEMBLE_HOLDOUT = 0.15
-"""The part that is held out for early stopping of ensembles and for model="auto", unless told otherwise."""
+"""The part that is held out for early stopping of ensembles and for model="auto", by default."""
 
 Estimator = TypeVar("Estimator", bound=type)
 

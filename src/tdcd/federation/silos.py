@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.absent import StandInKind
 from tdcd.blocks.base import Block
 from tdcd.blocks.start import start_block
+from tdcd.core.choices import StandInKind
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss, Task
 from tdcd.core.objective import Tree
@@ -320,6 +320,8 @@ class Federation:
         clients: int | Sequence[int | Sequence[str]] = 1,
         holdout: float = 0.2,
         bias: bool = True,
+        aggregate: Mapping[str, Sequence[str]] | None = None,
+        link: Mapping[str, tuple[Any, str]] | None = None,
         **keys: Mapping[str, Any],
     ) -> "Federation":
         """A federation of frames that are apart already: pandas, Polars or Arrow, one per silo.
@@ -337,6 +339,10 @@ class Federation:
             clients: how many per silo, or for each silo a number or the clients' names.
             holdout: the fraction of samples that are not trained on.
             bias: give the first silo a column of ones.
+            aggregate: the figures that become one row of the several rows of an id, by silo: some of "count", "sum",
+                "mean", "min" and "max".
+            link: where a row belongs to many samples, by silo, a frame with the id of each sample and the column by
+                which the silo's frame knows rows, and the name of that column: ``{"shop": (members, "household")}``.
             keys: sections of a configuration that say more, such as ``data={"rare": 5}`` or
                 ``federation={"labels": "bank"}``. :func:`tdcd.train` keeps to what they say of labels, loss and
                 precision. A key that says nothing of a federation of frames is refused.
@@ -345,7 +351,15 @@ class Federation:
 
         keys = {**keys, "evaluate": {"holdout": holdout, **keys.get("evaluate", {})}}
         return federation_from_frames(
-            frames, id_column=id, label=label, weight=weight, clients=clients, bias=bias, **keys
+            frames,
+            id_column=id,
+            label=label,
+            weight=weight,
+            clients=clients,
+            bias=bias,
+            aggregate=aggregate or {},
+            link=link or {},
+            **keys,
         )
 
     def __repr__(self) -> str:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from tdcd.core.words import counted
+from tdcd.core.words import counted, figure, rounded_down
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import Curve, line_figure
-from tdcd.pages.kit.formats import figure, rounded_down
 from tdcd.planning.measured_bound import REMEDIES, MeasuredBound
 from tdcd.planning.tables import bound_constants, terms
 from tdcd.theory import bound_figure

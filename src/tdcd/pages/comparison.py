@@ -13,10 +13,9 @@ from tdcd.compare.baselines import BASELINES
 from tdcd.compare.comparison import Comparison, Contender
 from tdcd.compare.scikit_learn import MODELS, JoinedModel
 from tdcd.compare.tables import costs, figures, gain, interactions, joined, joining, means, summary, titled
-from tdcd.core.words import counted
+from tdcd.core.words import byte_unit, counted, milliseconds
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import Curve, line_figure
-from tdcd.pages.kit.formats import byte_unit, milliseconds
 from tdcd.records.history import Record
 
 VARIANTS = {

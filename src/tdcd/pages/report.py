@@ -15,12 +15,11 @@ from tdcd.config.user_code import resume_command
 from tdcd.core.certificate import rounded_up
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import fitting
-from tdcd.core.words import counted
+from tdcd.core.words import SPLITS, TextTable, byte_unit, bytes_in_words, counted, duration, figure, metric_title, spans
 from tdcd.federation.silos import LabelFigures, SiloIds
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import NAMES, ROW, WIDTH, Curve, chart, cut, line_figure, row_name, signed_bars
 from tdcd.pages.kit.federation import DrawnParty, DrawnSilo, federation_svg
-from tdcd.pages.kit.formats import SPLITS, TextTable, byte_unit, bytes_in_words, duration, figure, metric_title, spans
 from tdcd.pages.kit.html import Html, escape
 from tdcd.pages.predictions import predictions
 from tdcd.pages.timeline import time_section

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from tdcd.config.user_code import resume_command
-from tdcd.core.words import counted
+from tdcd.core.words import TextTable, byte_unit, bytes_in_words, counted, duration, figure, metric_title
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, Curve, line_figure
-from tdcd.pages.kit.formats import TextTable, byte_unit, bytes_in_words, duration, figure, metric_title
 from tdcd.records.history import Record
 from tdcd.records.run_folder import SweepFolder
 from tdcd.training.sweep.sweep import Outcome, Sweep

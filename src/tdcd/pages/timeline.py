@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tdcd.core.words import are, counted
+from tdcd.core.words import are, counted, duration
 from tdcd.pages.kit import html
-from tdcd.pages.kit.formats import duration
 from tdcd.pages.kit.html import Html, escape
 from tdcd.records.run_folder import RecordedRun
 from tdcd.records.timeline import TIMELINE, Span, Timeline

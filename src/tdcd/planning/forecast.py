@@ -10,8 +10,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core.ledger import Ledger, Traffic
 from tdcd.core.network import Network
 from tdcd.core.pace import Work
-from tdcd.core.words import counted
-from tdcd.pages.kit.formats import duration, rounded_down
+from tdcd.core.words import counted, duration, rounded_down
 from tdcd.training.train import ledger_of, simulate
 
 STEPS_TIMED = 10

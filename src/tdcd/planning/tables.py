@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from tdcd.config import Config
-from tdcd.core.words import counted
-from tdcd.pages.kit.formats import TextTable, bytes_in_words, duration, figure, milliseconds, rounded_down
+from tdcd.core.words import TextTable, bytes_in_words, counted, duration, figure, milliseconds, rounded_down
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
 from tdcd.planning.measured_bound import MeasuredBound

@@ -32,7 +32,7 @@ from tdcd.records.metrics import metrics
 FEWEST = 200
 """With fewer held-out samples than these, chi-squared would not be close."""
 LEVEL = 0.01
-"""A smaller p-value is told as an interaction."""
+"""A smaller p-value is reported as an interaction."""
 STEP = 1e-4
 """Of scores, for the curvature of a loss by differences of its slopes."""
 SIZES = (1.0, 0.5, 0.25, 0.1, 0.0)
@@ -40,7 +40,7 @@ SIZES = (1.0, 0.5, 0.25, 0.1, 0.0)
 LEAST = 0.0005
 """A smaller gain is not worth a head."""
 BETTER = ("auc", "r2", "d2", "accuracy")
-"""Metrics that a gain is told in: the first that there is."""
+"""Metrics that a gain is reported in: the first that there is."""
 
 Floats = NDArray[np.float64]
 

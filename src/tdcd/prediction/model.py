@@ -154,7 +154,7 @@ class Model:
         for silo, block, parameters in zip(federation.silos, blocks, hub_blocks, strict=True):
             preparation = preparation_of(silo)
             columns = Columns.read_as(silo.id_column or "id", silo.reading)
-            columns = columns.only([*preparation.parts], preparation.categorical)
+            columns = columns.new_rows([*preparation.parts], preparation.categorical)
             parts[silo.name] = SiloModel(
                 columns, preparation, silo.feature_shape, block, jax.tree.map(np.asarray, parameters)
             )
@@ -384,6 +384,8 @@ class Model:
 
     def _rows(self, silo: str, frame: Any, joined: bool) -> RawRows:
         columns = self.part(silo).columns
+        if columns.aggregate and not joined:
+            raise ValueError(f"table '{silo}': its model adds up the rows of an id: give the id column '{columns.id}'")
         return read_rows(Frame(frame, f"table '{silo}'"), columns if joined else replace(columns, id=PLACE))
 
     def _scored(self, silo: str, rows: RawRows, absent: NDArray[np.bool_] | None = None) -> SiloScores:
@@ -487,7 +489,7 @@ def load_file(
     for silo, chosen in zip(about["silos"], chosen_blocks(config, names, blocks), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
         block = with_head(preparation.absent.block(chosen), head)
-        columns = Columns.read_as(silo["id"], silo["reading"]).only([*preparation.parts], preparation.categorical)
+        columns = Columns.read_as(silo["id"], silo["reading"]).new_rows([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, head.width(outputs))
         parts[silo["name"]] = SiloModel(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
     stand_ins = StandIns(**about.get("stand_ins", {}))
@@ -542,8 +544,8 @@ def load_folder(
         block = with_head(preparation.absent.block(chosen[index]), head)
         template = start_block(block, settings_of(config), index, silo.feature_shape, outputs, combine=head)
         (parameters,), _ = folder.load_blocks([silo.name], [template])
-        columns = _columns(config, silo.name, ids.get(silo.name, "id"), run.config.get("data", {}))
-        columns = columns.only([*preparation.parts], preparation.categorical)
+        columns = _columns(config, silo.name, ids.get(silo.name, "id"), _reading(run.config, silo.name))
+        columns = columns.new_rows([*preparation.parts], preparation.categorical)
         parts[silo.name] = SiloModel(columns, preparation, silo.feature_shape, block, parameters)
     labels, subsets = config.federation.labels, folder.subsets()
     rate = subsets.get("silo_dropout", config.train.silo_dropout)
@@ -611,5 +613,16 @@ def _columns(config: Config, silo: str, id_column: str, reading: Mapping[str, An
 
 def _ids(keys: Mapping[str, Any]) -> dict[str, str]:
     """What the tables of a run that Python started call the id, by silo."""
-    columns = keys.get("data", {}).get("ids", {})
+    data = keys.get("data", {})
+    # Before there was a key of that name, they were under ``ids``.
+    columns = data.get("id", data.get("ids", {}))
     return dict(columns) if isinstance(columns, Mapping) else {}
+
+
+def _reading(keys: Mapping[str, Any], silo: str) -> dict[str, Any]:
+    """How the tables of a silo of such a run are read."""
+    reading = dict(keys.get("data", {}))
+    if not isinstance(reading.get("ids", ""), str):
+        del reading["ids"]
+    aggregate = reading.pop("aggregate", {})
+    return {**reading, "aggregate": aggregate[silo]} if silo in aggregate else reading

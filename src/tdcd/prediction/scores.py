@@ -8,10 +8,15 @@ from numpy.typing import NDArray
 
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.words import are, counted
-from tdcd.tables.errors import SHOWN, TableError
+from tdcd.tables.errors import SHOWN, TableError, caution
+from tdcd.tables.rows import written_otherwise
 
 if TYPE_CHECKING:
     from tdcd.prediction.model import Model
+
+
+AS_TRAINED = "write them alike, since the model was trained with data.ids = 'exact'"
+"""What to do about ids that are written in different ways; the model knows whether that matters."""
 
 
 class SiloScores(NamedTuple):
@@ -43,9 +48,10 @@ def by_id(parts: Mapping[str, SiloScores]) -> NDArray[Any]:
         lacking += [(sample, first) for sample in {*places} - {*start.ids}]
         if lacking:
             sample, silo = lacking[0]
+            hint = written_otherwise({first: start.ids, name: part.ids}, AS_TRAINED)
             raise ValueError(
                 f"{counted(len(lacking), 'id')} {are(len(lacking))} not in all tables: silo '{silo}' lacks {sample!r}; "
-                "add what is missing or leave it out"
+                + (hint[0] if hint else "add what is missing or leave it out")
             )
         total += part.phi[[places[sample] for sample in start.ids]]
     return total
@@ -138,8 +144,12 @@ def combine(
             missing[place].append(silo)
     refused = () if allow_missing else [silo for silo in parts if silo not in without]
     problems = [_lacks(silo, ids, missing) for silo in refused if any(silo in lacking for lacking in missing)]
+    held = {silo: part.ids for silo, part in parts.items() if len(part.ids)}
+    hints = written_otherwise(held, AS_TRAINED) if any(missing) and held else []
     if problems:
-        raise TableError(problems)
+        raise TableError([*hints, *problems])
+    for hint in hints:
+        caution(hint)
     return Predictions(ids, np.asarray(head.scores(scores)), missing)
 
 

@@ -43,14 +43,14 @@ class Best(NamedTuple):
         """The best with one more line, which is better only if its loss is lower."""
         held_out = record.test_loss is not None
         loss = record.train_loss if record.test_loss is None else record.test_loss
-        found = cls(record.round, loss if math.isfinite(loss) else math.inf, held_out)
+        candidate = cls(record.round, loss if math.isfinite(loss) else math.inf, held_out)
         if before is None or (held_out and not before.held_out):
-            return found
+            return candidate
         if record.taken_back:
             return before
         # A line may lack a held-out loss because clients with those samples are away: that is no better one.
-        is_better = held_out == before.held_out and found.loss < before.loss
-        return found if is_better else before._replace(since=before.since + 1)
+        is_better = held_out == before.held_out and candidate.loss < before.loss
+        return candidate if is_better else before._replace(since=before.since + 1)
 
     @classmethod
     def of(cls, history: Iterable[Record]) -> Self | None:

@@ -48,12 +48,6 @@ class DeviceTable(NamedTuple):
         return cls(devices.make((devices.count * most, *table.shape[1:]), part, axis=0), places)
 
 
-def put_table(silo: Silo, table: Any, devices: Devices) -> Any:
-    """A silo's features on the devices, where they stay: all on each, or on several hosts a :class:`DeviceTable`."""
-    hosts = devices.hosts
-    return devices.hold(table) if hosts is None else DeviceTable.put(silo, table, devices, hosts)
-
-
 def phi_of_all(block: Tree, table: HostRows, model: Block, hosts: Hosts) -> NDArray[Any]:
     """A silo's phi ``[M, C]`` of all samples: each host computes that of its own rows and sends it to the others."""
     numbers, fitting = table.here, max(1, BYTES_AT_ONCE // row_bytes(table))

@@ -29,7 +29,6 @@ from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices
 from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, compiled, weights_of
-from tdcd.simulation.host_tables import phi_of_all, put_table
 from tdcd.simulation.ranges import check_largest, largest_finite, start_largest
 from tdcd.simulation.staging import has_wide_rows, on_host, prefetch
 
@@ -144,9 +143,17 @@ class Simulation:
             )
             tables = zip(federation.silos, self._tables, strict=True)
             stays = self._stays_on_device(problem)
-            on_device = [put_table(silo, table, self.devices) for silo, table in tables] if stays else None
+            on_device = [self._held(silo, table) for silo, table in tables] if stays else None
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
         self._on_device = self.devices.here(on_device) if self.hosts is None else None
+
+    def _held(self, silo: Silo, table: Any) -> Any:
+        """A silo's features on the devices, where they stay: all on each, or on several hosts those of its clients."""
+        if self.hosts is None:
+            return self.devices.hold(table)
+        from tdcd.simulation.host_tables import DeviceTable  # noqa: PLC0415 - few runs have several hosts
+
+        return DeviceTable.put(silo, table, self.devices, self.hosts)
 
     def round_of(self, variant: Variant) -> Round:
         """What rounds and evaluations of a member of the family send here."""
@@ -370,6 +377,8 @@ class Simulation:
     ) -> NDArray[Any]:
         """The sum of these silos' phi, from tables that may be ``resident`` on the device; by default, of all runs."""
         if self.hosts is not None and isinstance(tables[0], HostRows):
+            from tdcd.simulation.host_tables import phi_of_all  # noqa: PLC0415 - few runs have several hosts
+
             with self._context():
                 phis = [phi_of_all(*silo, self.hosts) for silo in zip(hub_blocks, tables, blocks, strict=True)]
                 return np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))

@@ -26,7 +26,14 @@ from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.label_privacy import check_all_classes, randomized_labels, with_noise
 from tdcd.tables.labels import LabelEncoding, Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.overlap import alignment, common_ids, held_twice, labelled_ids, presence_in_words
+from tdcd.tables.overlap import (
+    alignment,
+    common_ids,
+    held_twice,
+    labelled_ids,
+    left_out_by_spelling,
+    presence_in_words,
+)
 from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.reader import give_back_memory, read_chunks, read_rows
 from tdcd.tables.rows import Columns, RawRows
@@ -206,6 +213,8 @@ def assemble(
         for sentence in row_numbers(rows):
             caution(f"{rows.source}: {sentence}")
     ids = labelled_ids(config, tables) if takes_all else common_ids(config, tables)
+    for sentence in left_out_by_spelling(config, tables):
+        caution(sentence)
     numbers = {sample: number for number, sample in enumerate(ids)}
     # From here on there are randomised labels only, if the file asks for them.
     encoded = _labels(config, tables, numbers)

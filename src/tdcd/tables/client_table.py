@@ -18,9 +18,9 @@ from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
 from tdcd.tables.label_privacy import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
-from tdcd.tables.overlap import alignment, are_amounts, common_ids, held_twice
+from tdcd.tables.overlap import alignment, are_amounts, common_ids, held_twice, labelled_ids, left_out_by_spelling
 from tdcd.tables.reader import read_rows
-from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise, written_twice
 from tdcd.tables.sample_list import SampleList
 from tdcd.tables.source import Source, open_table
 from tdcd.tables.summary import CategoryStats, NumericStats
@@ -73,11 +73,11 @@ def read_client(
     if config.federation.labels not in (None, silo.name):
         if labels is not None:
             raise TableError([f"--labels {labels}: silo '{silo.name}' has none (federation.labels); leave it out"])
-        with open_table(data, columns.id, columns.dialect) as table:
+        with open_table(data, columns.row_id, columns.dialect) as table:
             refuse_label(config, table, label)
             return _chosen(read_rows(table, replace(columns, label=None)), ids, columns.dialect)
     if labels is None:
-        with open_table(data, columns.id, columns.dialect) as table:
+        with open_table(data, columns.row_id, columns.dialect) as table:
             refuse_randomised(table)
             return _chosen(read_rows(table, replace(columns, label=label, weight=weight)), ids, columns.dialect)
     rows = _chosen(read_rows(data, replace(columns, label=None)), ids, columns.dialect)
@@ -109,7 +109,7 @@ def read_table(config: Config, silo: SiloSection, path: Path) -> RawRows:
 def read_as(config: Config, silo: SiloSection, path: Path, columns: Columns) -> RawRows:
     """These columns of a table of a configuration; refuses labels that it should not have."""
     owner = next((section for section in config.silos if section.name == config.federation.labels), None)
-    with open_table(path, columns.id, columns.dialect) as table:
+    with open_table(path, columns.row_id, columns.dialect) as table:
         if owner is not None and owner.name != silo.name:
             refuse_label(config, table, owner.label or "")
         if silo.label is not None:
@@ -164,7 +164,7 @@ def _read_label_table(config: Config, silo: SiloSection, path: Path, label: str,
     """The ids, labels and weights in a table of labels."""
     with open_table(path, silo.id, Dialect.of(config)) as table:
         columns = _columns_of_labels(config, silo, table.header, label, weight)
-        return read_rows(table, replace(columns, weight=weight))
+        return read_rows(table, replace(columns, weight=weight, aggregate=(), key=None, link=None, repeat_advice=""))
 
 
 def _columns_of_labels(
@@ -242,7 +242,10 @@ def cautions(rows: RawRows) -> Sequence[str]:
         (sample for sample in rows.ids if sample.isdecimal() and len(sample) > 1 and sample.startswith("0")), None
     )
     if zeros is not None:
-        sentences.append(f"ids are compared as exact texts: others must write {zeros!r} with its zeros too")
+        exact = f"ids are compared as exact texts: others must write {zeros!r} with its zeros too"
+        sentences.append(f"{exact}, or all set data.ids = 'plain'")
+    if alike := written_twice(rows.ids):
+        sentences.append(alike)
     if rows.labels is not None and len({canonical_label(label) for label in np.asarray(rows.labels).tolist()}) == 1:
         sentences.append("every label is the same here; other clients must have others")
     return sentences
@@ -357,7 +360,8 @@ def check_tables(config: Config) -> Readiness:
         )
         if all(state.is_here for state in states):
             try:
-                common_ids(config, held)
+                (labelled_ids if config.data.samples == "all" else common_ids)(config, held)
+                warnings += left_out_by_spelling(config, held)
             except TableError as error:
                 errors.append(error)
     return Readiness(states, [problem for error in errors for problem in error.problems], warnings, overlap)

@@ -42,7 +42,7 @@ def diagnose(table: Source, wanted: Columns, reason: str, *, is_named: bool = Tr
         return TableError([*_of_frame(table, wanted, "" if is_named else NOT_AN_AMOUNT)] or [f"{table.name}: {reason}"])
     assert isinstance(table, CsvFile | ParquetFile)
     problems = _Problems(table.name, table.unit)
-    seen: dict[str, int] = {}
+    seen: dict[str, tuple[int, str]] = {}
     for line, fields in _records(table, problems):
         _check(line, fields, wanted, seen, problems)
     if isinstance(table, CsvFile):
@@ -102,7 +102,9 @@ class _Problems:
         return TableError([text for _, _, text in ordered], sum(self._counts.values()))
 
 
-def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, int], problems: _Problems) -> None:
+def _check(
+    line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, tuple[int, str]], problems: _Problems
+) -> None:
     """Look at one record."""
     assert wanted.features is not None
     problems.num_records += 1
@@ -111,13 +113,13 @@ def _check(line: int, fields: dict[str, str], wanted: Columns, seen: dict[str, i
         if not is_decoded(text):
             problems.undecoded.append((line, name))
         elif name == wanted.id:
-            first = seen.setdefault(wanted.dialect.as_ids([text])[0], line)
+            first, written = seen.setdefault(wanted.dialect.as_ids([text])[0], (line, text))
             if not text.strip():
                 problems.add(line, name, "the id is blank: every row needs one")
-            elif first != line:
-                problems.add(
-                    line, name, f"the id {text!r} is on {problems.unit} {first} already: keep one of the two rows"
-                )
+            elif first != line and not wanted.aggregate:
+                where = f"the id {text!r} is on {problems.unit} {first} already"
+                where += f", written {written!r} (data.ids = 'plain')" if written != text else ""
+                problems.add(line, name, f"{where}: keep one of the two rows{wanted.repeat_advice}")
         elif name == wanted.label:
             if _is_blank(text, wanted.dialect):
                 problems.add(line, name, "the label is blank: fill it in, or leave the row out")
@@ -210,9 +212,11 @@ def _of_frame(frame: Frame, wanted: Columns, advice: str) -> Iterator[str]:
         if blank:
             yield f"{name}, column '{title}': row {blank[0]} is blank"
     ids = dialect.as_ids(as_texts(table.column(wanted.id)).to_pylist())
-    twice = next((sample for sample, count in Counter(ids).items() if count > 1), None)
+    twice = None if wanted.aggregate else next((sample for sample, n in Counter(ids).items() if n > 1), None)
     if twice is not None:
-        yield f"{name}, column '{wanted.id}': {twice!r} is there twice: an id stands for one sample"
+        yield (
+            f"{name}, column '{wanted.id}': {twice!r} is there twice: an id stands for one sample{wanted.repeat_advice}"
+        )
     for title in wanted.features:
         column = table.column(title)
         if title in wanted.categorical:

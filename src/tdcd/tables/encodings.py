@@ -274,7 +274,7 @@ class Piecewise:
         """The encoding of a column with this sketch.
 
         The bins are those of :class:`Binned`, and the outer two end at the sketch's first and last number. Values
-        beyond these count as the numbers do, so that nobody learns the smallest or the largest value.
+        beyond these count as the numbers do, so that no party learns the smallest or the largest value.
         """
         _refuse_empty(name, column)
         (cuts, _), numbers = column.sketch.bins(bins), [*column.sketch.counts]

@@ -95,15 +95,32 @@ def federation_from_frames(
     weight: str | None = None,
     clients: int | Sequence[int | Sequence[str]] = 1,
     bias: bool = True,
+    aggregate: Mapping[str, Sequence[str]],
+    link: Mapping[str, tuple[Any, str]],
     **keys: Any,
 ) -> Federation:
     """See :meth:`tdcd.Federation.from_frames`; ``keys`` are sections of a configuration."""
     refuse_dropped(keys)
     tables = {silo: arrow_of(frame, f"frame '{silo}'") for silo, frame in frames.items()}
+    for name, given in (("aggregate", aggregate), ("link", link)):
+        if unknown := [silo for silo in given if silo not in tables]:
+            raise ValueError(f"{name}: there is no frame {unknown[0]!r}; there are {', '.join(tables)}")
+        if given and id_column is None:
+            raise ValueError(f"{name}: rows are put together by ids: give id=COLUMN")
     section = keys.get("federation")
     owner = section.get("labels") if isinstance(section, Mapping) else None
-    config = frames_config({"silos": silo_sections(tables, id_column, label, weight, clients, owner), **keys})
-    assembled = assemble_frames(config, tables, bias=bias)
+    sections = silo_sections(tables, id_column, label, weight, clients, owner)
+    links: dict[str, pa.Table] = {}
+    for section in sections:
+        silo = section["name"]
+        if silo in aggregate:
+            section["aggregate"] = [*aggregate[silo]]
+        if silo in link:
+            samples, section["key"] = link[silo]
+            section["link"] = f"link of frame '{silo}'"
+            links[silo] = arrow_of(samples, section["link"])
+    config = frames_config({"silos": sections, **keys})
+    assembled = assemble_frames(config, tables, links, bias=bias)
     chosen, loss = config.federation, chosen_loss(config.model)
     terms = replace(
         assembled.federation.terms,
@@ -179,12 +196,19 @@ def frames_config(keys: Mapping[str, Any]) -> Config:
     return check_config({**keys, "data": {"source": "files", **keys.get("data", {})}}, "the arguments")
 
 
-def assemble_frames(config: Config, tables: Mapping[str, pa.Table], *, bias: bool) -> Assembled:
-    """A federation of Arrow tables, one per silo."""
-    rows = {
-        silo.name: [read_rows(Frame(tables[silo.name], f"frame '{silo.name}'"), Columns.of(config, silo))]
-        for silo in config.silos
-    }
+def assemble_frames(
+    config: Config, tables: Mapping[str, pa.Table], links: Mapping[str, pa.Table] | None = None, *, bias: bool
+) -> Assembled:
+    """A federation of Arrow tables, one per silo; ``links`` say which rows of theirs are about which samples."""
+    rows = {}
+    for silo in config.silos:
+        columns = replace(Columns.of(config, silo), repeat_advice="")
+        if links is not None:
+            advice = f'; or give aggregate={{"{silo.name}": ["sum", "mean", "count"]}}, where a sample may have several'
+            columns = replace(columns, repeat_advice=advice)
+        if links is not None and silo.link is not None:
+            columns = replace(columns, link=Frame(links[silo.name], silo.link))
+        rows[silo.name] = [read_rows(Frame(tables[silo.name], f"frame '{silo.name}'"), columns)]
     assembled = assemble(config, rows, bias=bias)
     federation = assembled.federation
     # Where rows have no ids, none will be given at a prediction.

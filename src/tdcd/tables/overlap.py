@@ -14,7 +14,7 @@ from tdcd.federation.missing_rows import patterns
 from tdcd.federation.silos import Federation, LabelFigures, SiloIds
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import canonical_label, encode
-from tdcd.tables.rows import RawRows, id_order, spelt_otherwise
+from tdcd.tables.rows import RawRows, id_order, spelt_otherwise, written_otherwise
 
 
 def held_twice(section: SiloSection, parts: Sequence[RawRows]) -> list[TableError]:
@@ -47,13 +47,20 @@ def common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[
             if common
             else "check that the id columns mean the same"
         )
-        (first, ours), *others = held.items()
-        hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'") for name, ids in others]
-        advice += "".join(f"; {hint}" for hint in hints if hint)
+        advice += "".join(f"; {hint}" for hint in written_otherwise(held))
         count = f"{counted(len(common), 'id')} {are(len(common))} in every silo"
         raise TableError([f"{count}: {'; '.join(counts)}: {advice}"])
     ids = list(common)
     return [ids[place] for place in id_order(ids)]
+
+
+def left_out_by_spelling(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
+    """Cautions of ids that are taken for different samples, where ids that a silo lacks do not stop the run."""
+    if not config.data.align and config.data.samples == "common":
+        return []
+    return written_otherwise(
+        {name: {sample for part in parts for sample in part.ids} for name, parts in tables.items()}
+    )
 
 
 def labelled_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
@@ -66,9 +73,11 @@ def labelled_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> lis
         if section.label is not None:
             known |= dict.fromkeys(own[place] for place in id_order(own))
     for section in config.silos:
-        if not any(sample in known for part in tables[section.name] for sample in part.ids):
+        own = [sample for part in tables[section.name] for sample in part.ids]
+        if not any(sample in known for sample in own):
             problem = f"silo '{section.name}' knows none of the {len(known)} samples that have a label"
-            raise TableError([f"{problem}: check that the id columns mean the same"])
+            hint = spelt_otherwise(own, f"silo '{section.name}'", known, "the silos with labels")
+            raise TableError([f"{problem}: {hint or 'check that the id columns mean the same'}"])
     return [*known]
 
 

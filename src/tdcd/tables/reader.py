@@ -1,7 +1,7 @@
 """From a table to typed columns, streamed: little memory is needed in addition to the columns."""
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tdcd.tables.aggregation import KindsDiffer, aggregated
 from tdcd.tables.cells import LARGEST, CellKind, as_amounts, as_numbers, as_texts
 from tdcd.tables.diagnosis import diagnose
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
-from tdcd.tables.rows import Category, Column, Columns, RawRows
-from tdcd.tables.source import Source, open_table
+from tdcd.tables.rows import KEY_ADVICE, Category, Column, Columns, RawRows, spelt_otherwise
+from tdcd.tables.source import CHUNK_ROWS, Source, open_table
 
 CHUNK_VALUES = 1 << 19
 """How many values are decoded at a time, where rows are given some at a time."""
@@ -36,8 +37,10 @@ def read_rows(table: Path | Source, columns: Columns) -> RawRows:
     ``N/A``, ``NaN`` and ``null``, and what the dialect adds.
     """
     if isinstance(table, Path):
-        with open_table(table, columns.id, columns.dialect) as source:
+        with open_table(table, columns.row_id, columns.dialect) as source:
             return read_rows(source, columns)
+    if columns.key is not None:
+        return _linked(table, columns)
     wanted = table.wanted(columns)
     if wanted.weight is not None:
         # It is read as one more column of amounts.
@@ -45,17 +48,69 @@ def read_rows(table: Path | Source, columns: Columns) -> RawRows:
     is_named = columns.features is not None
     try:
         rows = _read(table, wanted)
-    except (Unfit, pa.ArrowException, UnicodeDecodeError) as error:
+    except (Unfit, KindsDiffer, pa.ArrowException, UnicodeDecodeError) as error:
         raise diagnose(table, wanted, str(error), is_named=is_named) from None
     except (OSError, EOFError, zlib.error) as error:
         raise TableError([f"{table.name}: is damaged: {error}"]) from None
     if repeat(rows.ids) or not len(rows):
         raise diagnose(table, wanted, "ids repeat", is_named=is_named)
-    return rows if wanted.weight is None else _with_weights(rows, wanted.weight)
+    return rows if wanted.weight is None or wanted.aggregate else _with_weights(rows, wanted.weight)
+
+
+def _linked(table: Source, columns: Columns) -> RawRows:
+    """The rows of a table whose rows belong to many samples: the row of every sample whose key is in the table."""
+    assert columns.key is not None
+    known = replace(columns, id=columns.key, key=None, link=None, label=None, weight=None, id_advice=KEY_ADVICE)
+    rows, samples = read_rows(table, known), _samples_of(columns)
+    keys: Any = samples.features[columns.key]
+    levels, places = columns.dialect.as_ids(keys.levels), {key: place for place, key in enumerate(rows.ids)}
+    # A blank key, -1, finds the last entry.
+    row = np.array([*(places.get(level, -1) for level in levels), -1], np.int64)[keys.codes]
+    linked = np.flatnonzero(row >= 0)
+    if not len(linked):
+        hint = spelt_otherwise(rows.ids, rows.source, levels, samples.source)
+        problem = f"{samples.source}: no sample has a '{columns.key}' that is in {rows.source}"
+        raise TableError([f"{problem}: {hint or 'check that both mean the same'}"])
+    joined, own = rows.take(row[linked]), samples.take(linked)
+    return replace(joined, ids=own.ids, labels=own.labels, weights=own.weights)
+
+
+def _samples_of(columns: Columns) -> RawRows:
+    """The link table: the samples, with the keys of their rows, and labels and weights."""
+    assert columns.key is not None
+    assert columns.link is not None
+    own = replace(
+        columns.only([columns.key], [columns.key]),
+        label=columns.label,
+        weight=columns.weight,
+        aggregate=(),
+        key=None,
+        link=None,
+        blanks=True,
+        repeat_advice="",
+    )
+    return read_rows(columns.link, own)
+
+
+def keys_of(columns: Columns, ids: Collection[str]) -> set[str]:
+    """What a silo's tables call the rows of these samples: by the samples' ids, or by their keys in the link table."""
+    if columns.key is None:
+        return {*ids}
+    samples = _samples_of(replace(columns, label=None, weight=None))
+    keys: Any = samples.features[columns.key]
+    levels = columns.dialect.as_ids(keys.levels)
+    coded = zip(samples.ids, keys.codes.tolist(), strict=True)
+    return {levels[code] for sample, code in coded if code >= 0 and sample in ids}
 
 
 def read_chunks(path: Path, columns: Columns) -> Iterator[RawRows]:
     """The rows of a file that :func:`read_rows` takes, without labels and weights: some at a time, in its order."""
+    if columns.aggregate or columns.key is not None:
+        # There are fewer rows than in the file, or they are of other files: what comes last may change the first one.
+        whole = read_rows(path, columns)
+        for start in range(0, len(whole), CHUNK_ROWS):
+            yield whole.take(np.arange(start, min(start + CHUNK_ROWS, len(whole))))
+        return
     with open_table(path, columns.id, columns.dialect) as source:
         wanted = replace(source.wanted(columns), label=None, weight=None)
         rows = max(1, CHUNK_VALUES // max(1, len(wanted.features or ())))
@@ -84,6 +139,8 @@ def _read(table: Source, wanted: Columns) -> RawRows:
     while True:
         try:
             batches = table.batches(wanted, attempts[0])
+            if wanted.aggregate:
+                return aggregated(table.name, _pieces(table.name, batches, wanted, named_labels), wanted.aggregate)
             return _collect(table.name, batches, wanted, named_labels=named_labels, expected=expected)
         except NamedLabels:
             named_labels = True
@@ -91,6 +148,13 @@ def _read(table: Source, wanted: Columns) -> RawRows:
             if len(attempts) == 1:
                 raise
             del attempts[0]
+
+
+def _pieces(source: str, batches: Iterable[pa.RecordBatch], wanted: Columns, named_labels: bool) -> Iterator[RawRows]:
+    """The rows of every batch by themselves, with their weights."""
+    for batch in batches:
+        rows = _collect(source, [batch], wanted, named_labels=named_labels)
+        yield rows if wanted.weight is None else _with_weights(rows, wanted.weight)
 
 
 def _collect(

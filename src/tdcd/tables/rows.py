@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -16,6 +16,7 @@ from tdcd.tables.errors import TableError
 
 if TYPE_CHECKING:
     from tdcd.config import Config, SiloSection
+    from tdcd.tables.source import Source
 
 _WHOLE = re.compile(r"-?[0-9]{1,100}")
 _INDEX = re.compile(r"\s*|Unnamed: [0-9]+|__index_level_[0-9]+__")
@@ -26,8 +27,14 @@ LABEL_ADVICE = (
 )
 WEIGHT_ADVICE = '; it must be where the labels are: write its name as weight = "..." under the silo'
 ID_ADVICE = '; write the name of the column with the ids as id = "..." under the silo'
+KEY_ADVICE = '; write the name of the column that the table shares with the link table as key = "..." under the silo'
+REPEAT_ADVICE = '; or set aggregate = ["sum", "mean", "count"] under the silo, where a sample may have several rows'
 PLACE = " place"
 """The id column of a frame whose rows are known by their places only."""
+COUNT = "count()"
+"""The feature that counts the rows of an id, where it has several."""
+_FIGURE = re.compile(r"(?:sum|mean|min|max|mode)\((.*)\)", re.DOTALL)
+"""Any other feature of an id with several rows: a figure of a column."""
 SHOWN_COLUMNS = 10
 """How many columns an error names that lists what there is."""
 
@@ -105,7 +112,12 @@ def id_order(ids: Sequence[str]) -> NDArray[np.int64]:
     return np.array(order, np.int64)
 
 
-def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[str], their_place: str) -> str:
+WRITE_ALIKE = "write them alike, or set data.ids = 'plain'"
+
+
+def spelt_otherwise(
+    ours: Collection[str], our_place: str, theirs: Collection[str], their_place: str, advice: str = WRITE_ALIKE
+) -> str:
     """A hint where two places seem to write the same ids in different ways, such as 001 and 1; else nothing.
 
     >>> spelt_otherwise(["001", "x"], "a.csv", ["1", "x"], "b.csv")
@@ -116,10 +128,30 @@ def spelt_otherwise(ours: Collection[str], our_place: str, theirs: Collection[st
     for sample in sorted(ours):
         other = plain.get(plain_id(sample))
         if sample not in others and other is not None:
-            return (
-                f"ids are compared as exact texts: {sample!r} in {our_place} is not {other!r} in {their_place}; "
-                "write them alike, or set data.ids = 'plain'"
-            )
+            differ = f"{sample!r} in {our_place} is not {other!r} in {their_place}"
+            return f"ids are compared as exact texts: {differ}; {advice}"
+    return ""
+
+
+def written_otherwise(held: Mapping[str, Collection[str]], advice: str = WRITE_ALIKE) -> list[str]:
+    """Hints of ids by silo that the first silo seems to write in another way."""
+    (first, ours), *others = held.items()
+    hints = [spelt_otherwise(ours, f"silo '{first}'", ids, f"silo '{name}'", advice) for name, ids in others]
+    return [hint for hint in hints if hint]
+
+
+def written_twice(ids: Sequence[str]) -> str:
+    """A caution where a table has ids that differ only as spreadsheets make them differ; else nothing.
+
+    >>> written_twice(["001", "1"])
+    "ids are compared as exact texts: '001' and '1' are two samples; set data.ids = 'plain' if they are one"
+    """
+    first: dict[str, str] = {}
+    for sample in ids:
+        other = first.setdefault(plain_id(sample), sample)
+        if other != sample:
+            exact = f"ids are compared as exact texts: {other!r} and {sample!r} are two samples"
+            return f"{exact}; set data.ids = 'plain' if they are one"
     return ""
 
 
@@ -146,6 +178,14 @@ class Columns:
     """What to do where there is no such label column."""
     weight: str | None = None
     """The column that says how much a row counts."""
+    aggregate: tuple[str, ...] = ()
+    """The figures that become one row of the rows of an id; by default an id has one row."""
+    key: str | None = None
+    """The column that rows are known by, where one belongs to many samples; by default rows have the samples' ids."""
+    link: "Path | Source | None" = None
+    """With ``key``, the table that says which key each sample has; it has the labels and weights."""
+    repeat_advice: str = ""
+    """What to do about an id that has several rows."""
 
     @classmethod
     def of(cls, config: "Config", silo: "SiloSection") -> Self:
@@ -162,6 +202,10 @@ class Columns:
             dialect=Dialect.of(config),
             id_advice=ID_ADVICE,
             label_advice=LABEL_ADVICE,
+            aggregate=tuple(silo.aggregate or ()),
+            key=silo.key,
+            link=None if silo.link is None else Path(config.data.folder or "") / silo.link,
+            repeat_advice=REPEAT_ADVICE,
         )
 
     @classmethod
@@ -174,11 +218,12 @@ class Columns:
             (*DEFAULT.blank, *reading.get("blank", ())),
             reading.get("ids", DEFAULT.ids),
         )
-        return cls(id_column, blanks=reading.get("missing") != "refuse", dialect=dialect)
+        aggregate = tuple(reading.get("aggregate", ()))
+        return cls(id_column, blanks=reading.get("missing") != "refuse", dialect=dialect, aggregate=aggregate)
 
     @property
     def reading(self) -> dict[str, Any]:
-        """How tables are read, in the keys of ``[data]``; only what differs from the default."""
+        """How tables are read, in the keys of ``[data]`` and ``[[silos]]``; only what differs from the default."""
         dialect, plain = self.dialect, DEFAULT
         settings: dict[str, Any] = {
             key: getattr(dialect, key)
@@ -187,12 +232,26 @@ class Columns:
         }
         if blank := dialect.blank[len(plain.blank) :]:
             settings["blank"] = [*blank]
+        if self.aggregate:
+            settings["aggregate"] = [*self.aggregate]
         return settings if self.blanks else {**settings, "missing": "refuse"}
 
     def only(self, features: Sequence[str], categorical: Sequence[str] = ()) -> Self:
         """The same silo's tables, but of the columns only the id and these features."""
         chosen, names = tuple(features), tuple(categorical)
         return replace(self, label=None, weight=None, features=chosen, categorical=names, ignore=())
+
+    @property
+    def row_id(self) -> str:
+        """The column of the table that says which row is which: its key, or the samples' ids."""
+        return self.key or self.id
+
+    def new_rows(self, features: Sequence[str], categorical: Sequence[str]) -> Self:
+        """Tables of new samples, of which these features are made: every row has the id of its sample."""
+        if self.aggregate:
+            features, categorical = raw_columns(features), raw_columns(categorical)
+        advice = f"; the model knows rows by ids: join them with the ids of '{self.key}' first" if self.key else ""
+        return replace(self.only(features, categorical), key=None, link=None, id_advice=advice)
 
     def with_label(self, label: str) -> Self:
         """The same columns and the labels."""
@@ -229,6 +288,16 @@ class Columns:
         if problems:
             raise TableError([f"{path}: {problem}" for problem in problems])
         return replace(self, features=features)
+
+
+def raw_columns(features: Iterable[str]) -> tuple[str, ...]:
+    """The columns that these figures of several rows are made of.
+
+    >>> raw_columns(["count()", "sum(price)", "mean(price)", "mode(shop)"])
+    ('price', 'shop')
+    """
+    matches = (_FIGURE.fullmatch(feature) for feature in features if feature != COUNT)
+    return tuple(dict.fromkeys(match[1] for match in matches if match is not None))
 
 
 def _nameless(name: str, header: Sequence[str]) -> str:

@@ -84,10 +84,10 @@ def split_table(
 
 
 def deal_rows(path: Path, columns: Columns, ids: Mapping[Path, Collection[str]]) -> None:
-    """Write rows of a table, every cell as it is, to Parquet files: to each those that are about its ``ids``."""
-    with open_table(path, columns.id, columns.dialect) as source:
+    """Write rows of a table, every cell as it is, to Parquet files: to each those that are known by its ``ids``."""
+    with open_table(path, columns.row_id, columns.dialect) as source:
         table = source.table()
-    texts = columns.dialect.as_ids(table.column(columns.id).cast(pa.string()).to_pylist())
+    texts = columns.dialect.as_ids(table.column(columns.row_id).cast(pa.string()).to_pylist())
     for out, own in ids.items():
         _write(table.take(pa.array([place for place, sample in enumerate(texts) if sample in own], pa.int64())), out)
 

@@ -63,7 +63,7 @@ class QuantileSketch(NamedTuple):
     def merge(self, other: Self) -> Self:
         """The sketch of two clients' values together."""
         numbers = sorted(self.counts.keys() | other.counts.keys())
-        return type(self)({one: self.counts.get(one, 0) + other.counts.get(one, 0) for one in numbers})
+        return type(self)({number: self.counts.get(number, 0) + other.counts.get(number, 0) for number in numbers})
 
     def bins(self, most: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """At most ``most`` bins of about equally many rows: where they are cut, and their counts, one more than cuts.
@@ -88,7 +88,7 @@ class QuantileSketch(NamedTuple):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The value that :meth:`to_json` wrote."""
-        counts = {float(one): int(count) for one, count in zip(value["numbers"], value["counts"], strict=True)}
+        counts = {float(number): int(count) for number, count in zip(value["numbers"], value["counts"], strict=True)}
         if not all(map(math.isfinite, counts)) or min(counts.values(), default=1) < 1:
             raise ValueError("a sketch has finite numbers, and counts of at least 1")
         return cls(counts)
@@ -102,8 +102,8 @@ def short_number(low: float, middle: float, high: float) -> float:
     """
     if low <= 0 <= high:
         return 0.0
-    rounded = (float(f"{one:.{digits}e}") for digits in range(MOST_DIGITS) for one in (middle, low))
-    return next(one for one in rounded if low <= one <= high)
+    rounded = (float(f"{number:.{digits}e}") for digits in range(MOST_DIGITS) for number in (middle, low))
+    return next(number for number in rounded if low <= number <= high)
 
 
 def _between(low: float, high: float) -> float:

@@ -29,10 +29,10 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
 """Keys of ``[model]`` by name, the simplest first."""
 
 TIME_LIMIT = 300.0
-"""Seconds for all candidates together, unless told otherwise."""
+"""Seconds for all candidates together, by default."""
 
 SHOWN = ("auc", "r2", "d2", "accuracy")
-"""Metrics that are told next to the loss: the first that there is."""
+"""Metrics that are shown next to the loss: the first that there is."""
 
 NO_HELD_OUT = "compares candidates on held-out samples, and none are held out: hold out a part of them, such as 0.15"
 
@@ -109,7 +109,7 @@ def choose(
 
     Each candidate may take an equal part of what is left of the time; what it does not need goes to those after it.
     One that is cut counts with the model that it has then. Candidates that diverge, that the other settings
-    do not allow, or that no time is left for, are told and left out. Ctrl-C ends the comparison with the candidates
+    do not allow, or that no time is left for, are reported and left out. Ctrl-C ends the comparison with the candidates
     so far. Without a cut, the same data and settings give the same choice; where the limit cuts, it depends on the
     machine.
 

@@ -49,9 +49,13 @@ def describe(plan: Plan) -> dict[str, Any]:
     if plan.variant.is_steered:
         chosen |= {"step_size": AUTO, "tol": plan.config.train.tol}
     silos = plan.federation.silos
-    ids = {silo.name: silo.id_column for silo in silos if silo.id_column}
-    # All silos' tables were read alike.
-    reading = {**silos[0].reading, **({"ids": ids} if ids else {})}
+    # All silos' tables were read alike, but for what is of each silo's own.
+    reading = {key: value for key, value in silos[0].reading.items() if key != "aggregate"}
+    own = {
+        "id": {silo.name: silo.id_column for silo in silos if silo.id_column},
+        "aggregate": {silo.name: silo.reading["aggregate"] for silo in silos if "aggregate" in silo.reading},
+    }
+    reading |= {key: by_silo for key, by_silo in own.items() if by_silo}
     return {
         "seed": chosen.pop("seed"),
         "dtype": chosen.pop("dtype"),

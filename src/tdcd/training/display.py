@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import rich.progress
 from rich.console import Console
 
-from tdcd.pages.kit.formats import duration
+from tdcd.core.words import duration
 
 if TYPE_CHECKING:
     from tdcd.training.train import Progress

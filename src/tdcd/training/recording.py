@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -19,8 +19,6 @@ from tdcd.core.objective import Tree
 from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
-from tdcd.prediction.predictions import Named, write_held_out
-from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import NO_LINES, digest_of, marks_of
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
@@ -29,8 +27,9 @@ from tdcd.records.run_folder import RunFolder, federation_facts
 from tdcd.simulation.devices import of_first
 from tdcd.simulation.engines.base import State
 from tdcd.tables.preparation import encoding_of, save_prepared
-from tdcd.training.description import differences
-from tdcd.training.subsets import Trained, write_subsets
+
+if TYPE_CHECKING:
+    from tdcd.prediction.predictions import Named
 
 SECONDS_PER_CALL = 0.3
 """How long the engine may run before progress shows and a request to stop is noticed."""
@@ -178,10 +177,10 @@ class TrainingRun:
             self._begin_manifest(self.folder, by)
             return
         self.folder = folder = RunFolder.open(path)
-        found, before = folder.checked_config(), _known_facts(folder)
+        settings_before, before = folder.checked_config(), _known_facts(folder)
         # Facts about the same rows can only differ by damage, and are written again.
         same_rows = folder.data_digest() == self._data
-        settings = _agreed(folder, found, self.plan.description, facts, {} if same_rows else before)
+        settings = _agreed(folder, settings_before, self.plan.description, facts, {} if same_rows else before)
         # The folder's settings name the loss that was decided from the labels: only the facts still say so.
         facts["labels"] = before.get("labels", facts["labels"])
         self.state, known = self._saved(folder)
@@ -196,7 +195,7 @@ class TrainingRun:
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
         self._mark = marks_of(record.without_seconds() for record in self.history)[-1]
-        if settings != found:
+        if settings != settings_before:
             folder.write_config(settings)
         folder.write_facts(facts)
         if self._mark != known["history"]:
@@ -274,7 +273,7 @@ class TrainingRun:
 
     def _certified(self, record: Record, certify: Certify) -> Record:
         """The line with its gap or, where there can be none, the norm of the gradient."""
-        before = [one.train_loss - one.gap for one in self.history if one.gap is not None]
+        before = [line.train_loss - line.gap for line in self.history if line.gap is not None]
         return record.certified(certify(self.state), before)
 
     def _with_evaluations(self, record: Record) -> Record:
@@ -357,7 +356,7 @@ class TrainingRun:
             self.state, self.round = self._finite
         self.checkpoint()
 
-    def conclude(self, scores: NDArray[Any] | None, named: Named | None = None) -> None:
+    def conclude(self, scores: NDArray[Any] | None, named: "Named | None" = None) -> None:
         """Write what the model that stays says of the held-out samples, and what it reaches with every subset of silos.
 
         Of several processes the first one does so, and all call this.
@@ -366,6 +365,11 @@ class TrainingRun:
             scores: ``[m, C]``, the silos' sums for the held-out samples; None if there are none.
             named: what those samples are called; by default as in the tables that they are from, or by number.
         """
+        # Only the end of a run predicts.
+        from tdcd.prediction.predictions import write_held_out  # noqa: PLC0415
+        from tdcd.prediction.subsets import temperature_in  # noqa: PLC0415
+        from tdcd.training.subsets import Trained, write_subsets  # noqa: PLC0415
+
         plan, (hub_blocks, _) = self.plan, self.model
         subsets: dict[str, Any] = {}
         if not self.diverged:
@@ -390,22 +394,24 @@ def _known_facts(folder: RunFolder) -> dict[str, Any]:
 
 def _agreed(
     folder: RunFolder,
-    found: Mapping[str, Any],
+    recorded: Mapping[str, Any],
     config: Mapping[str, Any],
     facts: Mapping[str, Any],
     before: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The folder's settings, ``found``, with as many rounds as ``config`` asks for; anything else would be another run.
+    """The folder's settings, ``recorded``, with as many rounds as ``config`` asks for; all else would be another run.
 
     Args:
         facts: of the federation; ``before`` are those of the folder.
     """
-    problems = differences(config, found)
+    from tdcd.training.description import differences  # noqa: PLC0415 - only a run that continues is compared
+
+    problems = differences(config, recorded)
     problems += differences({"federation": facts}, {"federation": before}, FREE_FACTS)
     rounds, done = config.get("train", {}).get("rounds"), folder.history()[-1].round
     if rounds is not None and rounds < done:
         problems.append(f"train.rounds = {rounds}: {folder.path} has {counted(done, 'round')} already")
-    schedule, before_rounds = (found.get("train", {}).get(key) for key in ("schedule", "rounds"))
+    schedule, before_rounds = (recorded.get("train", {}).get(key) for key in ("schedule", "rounds"))
     if schedule not in (None, "constant") and rounds not in (None, before_rounds):
         problems.append(
             f"train.rounds = {rounds}: train.schedule = {schedule!r} lets the step size end with the run's "
@@ -413,7 +419,7 @@ def _agreed(
         )
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
-    return {**found} if rounds is None else {**found, "train": {**found.get("train", {}), "rounds": rounds}}
+    return {**recorded} if rounds is None else {**recorded, "train": {**recorded.get("train", {}), "rounds": rounds}}
 
 
 def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
@@ -429,19 +435,23 @@ def count_parameters(hub_blocks: Sequence[Tree]) -> list[int]:
     return [sum(leaf.size for leaf in jax.tree.leaves(block)) for block in hub_blocks]
 
 
-def _named_in(plan: Plan) -> Named | None:
+def _named_in(plan: Plan) -> "Named | None":
     """What the held-out samples of a plan from files are called; None if they have numbers."""
     assembled, federation = plan.assembled, plan.federation
     if assembled is None or plan.handed_over is not None:
         return None
+    from tdcd.prediction.predictions import Named  # noqa: PLC0415 - as in conclude
+
     # The only silo of those who hold all columns is none of the file's.
     named = (silo.id for silo in plan.config.silos if silo.name == federation.silos[0].name)
     id_column = next(named, plan.config.silos[0].id)
     return Named(id_column, assembled.test_ids, assembled.test_labels, assembled.label_encoding)
 
 
-def _numbered(plan: Plan) -> Named:
+def _numbered(plan: Plan) -> "Named":
     """What held-out samples without ids are called."""
+    from tdcd.prediction.predictions import Named  # noqa: PLC0415 - as in conclude
+
     federation, objective = plan.federation, plan.objective
     assert federation.test_labels is not None
     outputs = objective.num_outputs([federation.labels, federation.test_labels])

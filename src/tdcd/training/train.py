@@ -20,44 +20,37 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tdcd.blocks import Ensemble, Linear
 from tdcd.blocks.base import Block
-from tdcd.blocks.modules import as_block
+from tdcd.blocks.linear import Linear
 from tdcd.config import Config, ModelSection
 from tdcd.config.losses import named_loss
 from tdcd.config.resolve import Plan, block_named
 from tdcd.config.schema import NAMED
-from tdcd.core.certificate import in_words
+from tdcd.core.certificate import Certificate, in_words
 from tdcd.core.choices import KeepModel
 from tdcd.core.codecs.codec import bytes_up, tree_bytes
 from tdcd.core.execution import Execution
-from tdcd.core.family.automatic import automatic, automatic_l2
 from tdcd.core.ledger import Colocation, Ledger, Moved, Sizes
 from tdcd.core.losses import fitting
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
-from tdcd.core.words import there_are
+from tdcd.core.words import SPLITS, figure, metric_title, there_are
 from tdcd.data.table import numbers
-from tdcd.federation.missing_rows import with_stand_ins
 from tdcd.federation.silos import Federation
-from tdcd.pages.kit.formats import SPLITS, figure, metric_title
-from tdcd.prediction.predictions import Named
 from tdcd.records.history import Record, flat
 from tdcd.records.manifest import Manifest
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
-from tdcd.simulation.certificate import certify
 from tdcd.simulation.devices import agreed
-from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run
+from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run, State
 from tdcd.simulation.simulate import Simulation
 from tdcd.tables.preparation import say_what_labels_are
-from tdcd.training.description import describe
 from tdcd.training.recording import CallSizer, Evaluation, RunStatus, TrainingRun, count_parameters
-from tdcd.training.subsets import Trained, stand_ins_of, temperature_of
 
 if TYPE_CHECKING:
     from tdcd.prediction.model import Model
+    from tdcd.prediction.predictions import Named
 
 _NOT_FIGURES = ("absent", "unscored", "worse_than", "taken_back")
 """The fields of a record that are no columns of a frame."""
@@ -105,6 +98,7 @@ class Result:
     def model(self) -> "Model":
         """The trained model, which predicts from raw rows."""
         from tdcd.prediction.model import Model  # noqa: PLC0415 - training itself reads no rows
+        from tdcd.training.subsets import Trained, stand_ins_of, temperature_of  # noqa: PLC0415
 
         simulation, hosts = self.simulation, self.simulation.hosts
         hub_blocks = [self.blocks[silo.name] for silo in self.federation.silos]
@@ -252,7 +246,7 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     execution: Execution | None = None,
     variant: Variant | None = None,
-    named: Named | None = None,
+    named: "Named | None" = None,
     quiet: bool = False,
     verbose: int = 1,
 ) -> Result:
@@ -291,7 +285,12 @@ def train(
         ConvergenceWarning: that of scikit-learn, if the run diverged, see :mod:`tdcd.records.outcome`; and if it was to
             end when it has converged, and has not.
     """
-    from tdcd.training.display import progress_shown  # noqa: PLC0415 - the command has a display of its own
+    # The command, whose plan has all this, needs none of it.
+    from tdcd.blocks.ensemble import Ensemble  # noqa: PLC0415
+    from tdcd.core.family.automatic import automatic, automatic_l2  # noqa: PLC0415
+    from tdcd.federation.missing_rows import with_stand_ins  # noqa: PLC0415
+    from tdcd.training.description import describe  # noqa: PLC0415
+    from tdcd.training.display import progress_shown  # noqa: PLC0415
 
     if rounds < 0 or evaluate_every < 1:
         raise ValueError(f"rounds must be at least 0 and evaluate_every at least 1, not {rounds} and {evaluate_every}")
@@ -350,7 +349,7 @@ def train_plan(
     resume: bool = False,
     observe: Observer = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
-    named: Named | None = None,
+    named: "Named | None" = None,
 ) -> Result:
     """Train what was planned; the arguments are those of :func:`train`."""
     _check_classes(plan.federation, plan.objective)
@@ -448,6 +447,8 @@ def _blocks(blocks: Block | str | Sequence[Block | str] | Any, num_silos: int) -
 
 def _given(block: Any) -> Block:
     """A block as it is, or made of a Flax or Equinox module."""
+    from tdcd.blocks.modules import as_block  # noqa: PLC0415 - a configuration names its blocks
+
     made = as_block(block)
     if made is None:
         raise ValueError(f"blocks: {type(block).__name__} is no block, since it lacks the functions init and phi")
@@ -589,12 +590,18 @@ class Training:
         measured = measure(self._simulation, self._state.blocks, self._runs[0].round)
         for index, (run, figures) in enumerate(zip(self._runs, measured, strict=True)):
             if run.is_due and not run.is_over:
-                run.add(figures, partial(certify, self._simulation, index) if self._certifies else None)
+                run.add(figures, partial(self._certify, index) if self._certifies else None)
                 if run.is_over:
                     run.close("diverged" if run.diverged else "finished")
         if time.monotonic() - self._saved_at > self._save_after:
             self._checkpoint()
         return self._runs[0].history[-1]
+
+    def _certify(self, index: int, state: State) -> Certificate:
+        """The certificate of a run's model."""
+        from tdcd.simulation.certificate import certify  # noqa: PLC0415 - few evaluations have one
+
+        return certify(self._simulation, index, state)
 
     def _hand_out(self) -> None:
         """Give every run its state."""

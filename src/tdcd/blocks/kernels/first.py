@@ -115,8 +115,8 @@ def _windows(images: Any, pixels: Array, layer: Layer) -> Halves:
     at = corners(pixels, layer)[:, None] + (down * layer.width + right)[None, :]
     inside = jnp.broadcast_to((column < layer.window)[None, :], at.shape)
     loaded, *rest = (plt.load(half.at[at], mask=inside, other=0.0) for half in images)
-    one = jnp.broadcast_to((column == layer.window)[None, :], at.shape)
-    return jnp.where(one, jnp.ones_like(loaded), loaded), *rest
+    is_bias = jnp.broadcast_to((column == layer.window)[None, :], at.shape)
+    return jnp.where(is_bias, jnp.ones_like(loaded), loaded), *rest
 
 
 def _forward(
@@ -144,9 +144,9 @@ def _forward(
             following = load(number + 1)
             a, b, c, d = (add_product(nothing, windows, shifted) for shifted in shifts)
             largest, places = choose_largest((a, b, c, d))
-            active, found = activate(largest * factor, places, shift)
+            active, chosen = activate(largest * factor, places, shift)
             put_tile(number, values, stored(active, values))
-            put_tile(number, codes, [found] * len(codes))
+            put_tile(number, codes, [chosen] * len(codes))
             return following
 
         last = jnp.minimum(first + tiles, pl.cdiv(limit, FORWARD.size))
@@ -176,7 +176,7 @@ def weight_slopes(
         ``[parts, 4, window, outputs]``: sums over a part of the pixels each. The row after the inputs is the bias's.
     """
     size = window_size(layer)
-    ((found,),) = launch(
+    ((sums,),) = launch(
         partial(_weight_slopes, layer=layer),
         (images, slopes, codes, count),
         [((PARTS * 4 * size, layer.outputs), [jnp.float32])],
@@ -185,10 +185,10 @@ def weight_slopes(
         name="convolve_first_weight_slopes",
         interpret=interpret,
     )
-    return found.reshape(PARTS, 4, size, layer.outputs)
+    return sums.reshape(PARTS, 4, size, layer.outputs)
 
 
-def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any, *, layer: Layer) -> None:
+def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, target: Any, *, layer: Layer) -> None:
     part, size = pl.program_id(0), window_size(layer)
     channel, width = own_chunk(layer.outputs, 1), chunk_size(layer.outputs)
     limit = count[0] * layer.pixels
@@ -214,4 +214,4 @@ def _weight_slopes(images: Any, slopes: Any, codes: Any, count: Any, found: Any,
     last = jnp.minimum(first + each, tiles)
     _, sums = jax.lax.fori_loop(first, last, add_pixels, (load(first), (nothing,) * 4))
     for place, total in enumerate(sums):
-        plt.store(found[0].at[pl.ds((part * 4 + place) * size, size), pl.ds(channel, width)], total.T)
+        plt.store(target[0].at[pl.ds((part * 4 + place) * size, size), pl.ds(channel, width)], total.T)

@@ -43,13 +43,13 @@ class Layer(NamedTuple):
 def layers_of(convolutions: list[Tree], images: Any) -> list[Layer]:
     """The sizes of every layer, for images ``[P, height, width, channels]``."""
     rows, height, width, _ = images.shape
-    found = []
+    layers = []
     for convolution in convolutions:
         kernel_height, kernel_width, inputs, outputs = convolution["weight"].shape
         layer = Layer(rows, height, width, inputs, kernel_height, kernel_width, outputs)
-        found.append(layer)
+        layers.append(layer)
         height, width = layer.pooled
-    return found
+    return layers
 
 
 FEWEST_CHANNELS = 16

@@ -109,9 +109,9 @@ def _forward(
         total = jax.lax.fori_loop(0, products, add_tap, jnp.zeros((4 * size, width), jnp.float32))
         largest, places = _largest_of_rows(total.reshape(2, size // 8, 2, 8, width))
         largest, places = (part.reshape(size, width) for part in (largest, places))
-        active, found = activate(largest * (factors[0] * factors[1]), places, bias[pl.ds(channel, width)] * factors[1])
+        active, chosen = activate(largest * (factors[0] * factors[1]), places, bias[pl.ds(channel, width)] * factors[1])
         put(values, pixels, channel, stored(active, values), exists)
-        put(codes, pixels, channel, [found] * len(codes), exists)
+        put(codes, pixels, channel, [chosen] * len(codes), exists)
 
     if values[0].dtype == jnp.float32:
 
@@ -154,7 +154,7 @@ def input_slopes(
     """
     blocks = pl.cdiv(layer.height, 2) * pl.cdiv(layer.width, 2)
     tile = (BACK if layer.rows >= FEW_ROWS else BACK._replace(size=BACK.size // 2)).with_channels(layer)
-    (found,) = launch(
+    (arriving,) = launch(
         partial(_input_slopes, layer=layer, size=tile.size),
         (slopes, weight, factor, count),
         [((layer.rows * layer.height * layer.width, layer.inputs), [jnp.float16] * len(slopes))],
@@ -163,10 +163,10 @@ def input_slopes(
         name="convolve_input_slopes",
         interpret=interpret,
     )
-    return found
+    return arriving
 
 
-def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any, *, layer: Layer, size: int) -> None:
+def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, target: Any, *, layer: Layer, size: int) -> None:
     first, block = pl.program_id(0) * (size // 4), pl.program_id(1)
     channel = own_chunk(layer.inputs, 2)
     across = pl.cdiv(layer.width, 2)
@@ -197,7 +197,7 @@ def _input_slopes(slopes: Any, weight: Any, factor: Any, count: Any, found: Any,
         total = jax.lax.fori_loop(0, rows * columns * num_chunks(layer.outputs), add_tap, nothing)
         exists = over((image < count[0]) & (y < layer.height) & (x < layer.width), layer.inputs)
         to = (image * layer.height + y) * layer.width + x
-        put(found, to, channel, stored(total * factor[0], found), exists)
+        put(target, to, channel, stored(total * factor[0], target), exists)
 
 
 def weights_of(weight: Any, tap: Array, source: Any, target: Any, layer: Layer) -> list[Array]:
@@ -222,7 +222,7 @@ def weight_slopes(images: Halves, slopes: Halves, count: Array, *, layer: Layer,
     along = layer.kernel_width if layer.kernel_width * sums <= MOST_SUMS else 1
     halved = len(images) == 2 and layer.rows >= FEW_ROWS
     tile = (WEIGHT._replace(size=WEIGHT.size // 2) if halved else WEIGHT).with_channels(layer)
-    ((found,),) = launch(
+    ((weight_sums,),) = launch(
         partial(_weight_slopes, layer=layer, along=along, size=tile.size),
         (images, slopes, count),
         [((layer.taps * layer.inputs, layer.outputs), [jnp.float32])],
@@ -231,10 +231,10 @@ def weight_slopes(images: Halves, slopes: Halves, count: Array, *, layer: Layer,
         name="convolve_weight_slopes",
         interpret=interpret,
     )
-    return found
+    return weight_sums
 
 
-def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: Layer, along: int, size: int) -> None:
+def _weight_slopes(images: Any, slopes: Any, count: Any, output: Any, *, layer: Layer, along: int, size: int) -> None:
     tap, source, target = pl.program_id(0) * along, own_chunk(layer.inputs, 1), own_chunk(layer.outputs, 2)
     down, right = divided(tap, layer.kernel_width)
     height, width = (2 * side for side in layer.pooled)
@@ -256,4 +256,4 @@ def _weight_slopes(images: Any, slopes: Any, count: Any, found: Any, *, layer: L
     totals = jax.lax.fori_loop(0, pl.cdiv(limit, size), add_pixels, (nothing,) * along)
     for shift, total in enumerate(totals):
         place = pl.ds((tap + shift) * layer.inputs + source, inputs)
-        plt.store(found[0].at[place, pl.ds(target, outputs)], total)
+        plt.store(output[0].at[place, pl.ds(target, outputs)], total)

@@ -93,26 +93,26 @@ def _forward_and_keep(
 def _backward(halves: int, interpret: bool, residuals: tuple[Any, ...], slopes: Array) -> tuple[Any, ...]:
     convolutions, images, count, kept = residuals
     layers, counted = layers_of(convolutions, images), jnp.asarray(count, jnp.int32).reshape(1)
-    found: list[Tree] = []
+    gradients: list[Tree] = []
     bound = largest(slopes)
     scale = scale_for(bound)
     now = reshaped(scaled(slopes, scale, halves), -1, layers[-1].outputs)
-    for layer, one, convolution in zip(layers[:0:-1], kept[:0:-1], convolutions[:0:-1], strict=True):
-        weight_scale = scale_for(one.weight_bound)
-        spread, bias = _spread(now, one.codes, count, layer)
-        weight = later.weight_slopes(one.images, spread, counted, layer=layer, interpret=interpret)
+    for layer, stored, convolution in zip(layers[:0:-1], kept[:0:-1], convolutions[:0:-1], strict=True):
+        weight_scale = scale_for(stored.weight_bound)
+        spread, bias = _spread(now, stored.codes, count, layer)
+        weight = later.weight_slopes(stored.images, spread, counted, layer=layer, interpret=interpret)
         weight = weight.reshape(layer.kernel_height, layer.kernel_width, layer.inputs, layer.outputs)
-        found.append({"weight": weight * (1 / scale * (1 / one.scale)), "bias": bias / scale})
+        gradients.append({"weight": weight * (1 / scale * (1 / stored.scale)), "bias": bias / scale})
         bound = bound * _most(convolution["weight"], towards=2)
         next_scale = scale_for(bound)
         factor = (next_scale * (1 / scale) * (1 / weight_scale)).reshape(1)
-        now = later.input_slopes(spread, one.weight, factor, counted, layer=layer, interpret=interpret)
+        now = later.input_slopes(spread, stored.weight, factor, counted, layer=layer, interpret=interpret)
         scale = next_scale
-    (layer, *_), (one, *_) = layers, kept
-    parts = first.weight_slopes(one.images, now, one.codes, counted, layer=layer, interpret=interpret)
+    (layer, *_), (stored, *_) = layers, kept
+    parts = first.weight_slopes(stored.images, now, stored.codes, counted, layer=layer, interpret=interpret)
     weight, bias = first.shifted_back(parts, layer)
-    found.append({"weight": weight * (1 / scale * (1 / one.scale)), "bias": bias / scale})
-    return found[::-1], _image_slopes(convolutions, images, slopes), None
+    gradients.append({"weight": weight * (1 / scale * (1 / stored.scale)), "bias": bias / scale})
+    return gradients[::-1], _image_slopes(convolutions, images, slopes), None
 
 
 def _most(weight: Array, towards: int) -> Array:
@@ -140,8 +140,8 @@ def _spread(slopes: Halves, codes: Array, count: Array, layer: Layer) -> tuple[H
 
 def _image_slopes(convolutions: list[Tree], images: Array, slopes: Array) -> Array:
     """They are rarely asked for, so plain operations do; where they are not, the compiler leaves them out."""
-    found: Array = jax.vjp(lambda images: plain_layers(convolutions, images), images)[1](slopes)[0]
-    return found
+    image_slopes: Array = jax.vjp(lambda images: plain_layers(convolutions, images), images)[1](slopes)[0]
+    return image_slopes
 
 
 _convolve.defvjp(_forward_and_keep, _backward)

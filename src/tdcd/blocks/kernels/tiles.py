@@ -167,7 +167,7 @@ def add_product(
     The sum of the others is a number of its own before it is added, since tensor cores do not round what they add up,
     but cut it off.
     """
-    products = (multiply(a[one], b[other], turn_a=turn_a, turn_b=turn_b) for one, other in PRODUCTS[len(a)])
+    products = (multiply(a[half], b[other], turn_a=turn_a, turn_b=turn_b) for half, other in PRODUCTS[len(a)])
     return total + reduce(add, products)
 
 

@@ -72,8 +72,8 @@ class Steered:
         is_finite, is_waiting = library.isfinite(squares), wait > 0
         moves = is_finite & ~is_waiting & (lost == 0)
         block, inner = (
-            map_tree(lambda new, old: library.where(moves, new, old), *both)
-            for both in ((moved, block), (inner, state["inner"]))
+            map_tree(lambda new, old: library.where(moves, new, old), *pair)
+            for pair in ((moved, block), (inner, state["inner"]))
         )
         lost = library.where(is_finite | is_waiting, lost, library.ones_like(lost))
         return block, {"factor": factor, "lost": lost, "wait": library.maximum(wait - 1, 0 * wait), "inner": inner}
@@ -85,8 +85,8 @@ class Steered:
     def window(self, state: UpdateState) -> Window | None:
         """The last rounds, where the update remembers them."""
         window = getattr(self.update, "window", None)
-        found: Window | None = None if window is None else window(state["inner"])
-        return found
+        remembered: Window | None = None if window is None else window(state["inner"])
+        return remembered
 
     def with_factor(self, state: UpdateState, factor: float, *, wait: int | None = None) -> UpdateState:
         """The state with another factor.

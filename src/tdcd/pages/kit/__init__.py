@@ -5,5 +5,4 @@
     html.py         the document, its one stylesheet and script, and its pieces; the only place that escapes
     chart.py        all charts: curves with bands on linear or logarithmic axes, points, histograms, bars
     federation.py   the drawing of a federation
-    formats.py      numbers, names and tables as text
 """

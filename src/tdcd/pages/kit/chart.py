@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tdcd.pages.kit.formats import figure
+from tdcd.core.words import figure
 from tdcd.pages.kit.html import Html, escape
 
 WIDTH, HEIGHT = 432, 260

@@ -13,11 +13,10 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from tdcd.core.certificate import rounded_up
-from tdcd.core.words import counted, visible
+from tdcd.core.words import bytes_in_words, counted, duration, figure, metric_title, visible
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, DASHES, Curve, line_figure
 from tdcd.pages.kit.federation import FEW, DrawnParty, DrawnSilo, federation_svg
-from tdcd.pages.kit.formats import bytes_in_words, duration, figure, metric_title
 from tdcd.pages.kit.html import Html, escape
 from tdcd.pages.live.history import ThinnedHistory
 

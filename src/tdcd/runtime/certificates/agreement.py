@@ -1,8 +1,8 @@
 """Secrets that exactly two parties share: X25519, with public keys that are bound to certificates.
 
-A party derives its key pair from a secret of its own that lasts, so that one that was restarted makes the same masks
-again. The public key travels on a :class:`Card`, signed with the key of the party's certificate: whoever
-passes cards on, as a hub does for its clients, cannot put keys of its own in their place.
+A hub derives its key pair from a secret in its run folder, so that one that was restarted makes the same masks again; a
+client has a new one in every process. The public key travels on a :class:`Card`, signed with the key of the party's
+certificate: whoever passes cards on, as a hub does for its clients, cannot put keys of its own in their place.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class Keys:
 
     party: str
     secret: bytes
-    """Known to this party alone, and the same after a restart."""
+    """Known to this party alone."""
     signer: Signer
 
     def pair(self, purpose: str, *, kept_with: str = "") -> "KeyPair":
@@ -142,11 +142,6 @@ class Certified:
         # The transport reports on the same list.
         self._revoked = WatchedList(folder / REVOKED, folder / AUTHORITY, lambda news: None)
         self._certificate = read_certificate(folder / f"{party}.pem").public_bytes(Encoding.DER)
-
-    @property
-    def secret(self) -> bytes:
-        """What lasts as long as the certificate's key does, and only this party knows."""
-        return derive(self._key.private_numbers().private_value.to_bytes(66), "tdcd secret of a certificate's holder")
 
     def sign(self, text: bytes) -> tuple[bytes, bytes]:
         """The certificate, and a signature with its key."""

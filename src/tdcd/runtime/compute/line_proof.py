@@ -41,8 +41,8 @@ class LineProof:
 
     def products(self) -> tuple[Floats, int]:
         """The inner products of the silo's gradients, and how many there are."""
-        found, models = certificate.products(self._window)
-        return found.ravel(), models
+        gram, models = certificate.products(self._window)
+        return gram.ravel(), models
 
     def weights(self, products: Sequence[Floats], models: Sequence[int]) -> Floats:
         """How much of each model to take, from every hub's products."""

@@ -1,6 +1,6 @@
 """What goes over a silo's links: phi between hubs, phi of a client's rows, and blocks on their way up."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, cast
@@ -82,6 +82,11 @@ class Links:
         self._drawn = lru_cache(maxsize=4)(self._draw)
         self._kept = lru_cache(maxsize=4)(self._keep)
 
+    def follow(self, past: Callable[[What, int], str]) -> None:
+        """Let masks follow from what hubs were sent before, too."""
+        if self._sums is not None:
+            self._sums.follow(past)
+
     def _sending(self, round_index: int, silo: int, stream: int = 0, places: Any = None) -> Sending:
         return Sending(self._seed, np.int32(round_index), silo, self._shape, stream, places)
 
@@ -132,10 +137,10 @@ class Links:
         # The hub with the labels has its own phi as it is, and only the others' are looked at.
         sent: list[Any] = [{name: part[name] for name in self.between_hubs if name in part} for part in parts]
         if self._is_plain:
-            return np.asarray(algorithm.sum_others([one["phi"] for one in sent], self._silo))
+            return np.asarray(algorithm.sum_others([arrays["phi"] for arrays in sent], self._silo))
         if self._sums is not None:
             del sent[self._silo]
-            return self._sums.others("phi", round_index, [one["phi"] for one in sent])
+            return self._sums.others("phi", round_index, [arrays["phi"] for arrays in sent])
         sending = self._sending(round_index, self._silo)
         with precision(self._settings.dtype):
             return np.asarray(_others(sent, *sending[:2], silo=self._silo, shape=self._shape, variant=self._variant))
@@ -186,12 +191,12 @@ class Links:
         if self._are_rows_plain:
             return arrays[f"{before}phi"]
         sent = {name: arrays[f"{before}{name}"] for name in self.rows_layout(len(places))}
-        found = np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
+        decoded = np.asarray(self._variant.client_exchange.decode(sent, self._of_rows(round_index, stream, places)))
         if stream != TO_HUB or self._variant.dropout.leaves_intercept(self._silo):
-            return found
+            return decoded
         # Few bits make small numbers of the zeros where the silo is dropped.
         kept = self.kept(round_index, places)
-        return found if kept is None else np.where(kept[:, None], found, 0)
+        return decoded if kept is None else np.where(kept[:, None], decoded, 0)
 
     def _of_rows(self, round_index: int, stream: int, places: Any) -> Sending:
         drawn = self._drawn(round_index, stream)
@@ -265,7 +270,7 @@ def _encode_block(
 def _decode_blocks(
     sent: Tree, before: Tree, seed: Array, round_index: Array, silo: Any, clients: Array, *, exchange: BlockCodec
 ) -> Tree:
-    def one(sent: Tree, client: Array) -> Tree:
+    def block_of(sent: Tree, client: Array) -> Tree:
         return exchange.decode(sent, before, Sending(seed, round_index, silo, stream=BLOCKS + client))
 
-    return jax.vmap(one)(sent, clients)
+    return jax.vmap(block_of)(sent, clients)

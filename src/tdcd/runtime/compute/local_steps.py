@@ -3,7 +3,7 @@
 The steps are compiled by JAX or, of a linear block, taken in NumPy, which starts sooner and is smaller.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import repeat
@@ -187,13 +187,13 @@ def _loop(
     step: Callable[[Moving, Any], Moving], moving: Moving, minibatches: Minibatch | None = None, length: int = 0
 ) -> Moving:
     """:func:`tdcd.core.algorithm.scan` as a plain loop."""
-    for minibatch in repeat(None, length) if minibatches is None else _one_by_one(minibatches):
-        moving = step(moving, minibatch)
-    return moving
-
-
-def _one_by_one(minibatches: Minibatch) -> Iterator[tuple[Any, ...]]:
-    """Each of them, as the parts of a :class:`Minibatch`."""
+    if minibatches is None:
+        for _ in range(length):
+            moving = step(moving, None)
+        return moving
     features, (labels, received, start), weights = minibatches
     known = map(Known, labels, received, repeat(None) if start is None else start)
-    return zip(features, known, weights, strict=True)
+    # A tuple of the parts does for a Minibatch, and is made faster.
+    for minibatch in zip(features, known, weights, strict=True):
+        moving = step(moving, minibatch)
+    return moving

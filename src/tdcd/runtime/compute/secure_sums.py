@@ -5,7 +5,7 @@ Each two members of a group draw the same numbers; one adds them and the other t
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -29,21 +29,21 @@ class Masks:
     def __init__(self, own: str, secrets: Mapping[str, bytes], group: Sequence[str], run: str) -> None:
         """Take the secrets that ``own`` shares with each other member, and all members in an order that all know."""
         place = group.index(own)
-        self._streams = [
-            (derive(secrets[member], "tdcd masks", run, *group), place < other)
-            for other, member in enumerate(group)
-            if member != own
-        ]
+        self._purposes = ("tdcd masks", run, *group)
+        self._secrets = [(secrets[member], place < other) for other, member in enumerate(group) if member != own]
+        self.past: Callable[[What, int], str] = lambda what, round_index: ""
+        """What masks of a round follow from, next to keys: what was sent before, which all members know alike."""
         self._mask = lru_cache(maxsize=_KEPT)(self._draw)
 
     def of(self, what: What, round_index: int, shape: tuple[int, ...]) -> FixedSteps:
         """This member's mask; over all members, masks add up to zero modulo 2^32."""
-        return self._mask(what, round_index, shape)
+        return self._mask(what, round_index, shape, self.past(what, round_index))
 
-    def _draw(self, what: What, round_index: int, shape: tuple[int, ...]) -> FixedSteps:
+    def _draw(self, what: What, round_index: int, shape: tuple[int, ...], past: str) -> FixedSteps:
         nonce = struct.pack("<IIq", 0, _WHAT[what], round_index)
         zeros, mask = bytes(4 * math.prod(shape)), np.zeros(shape, np.uint32)
-        for key, is_added in self._streams:
+        for secret, is_added in self._secrets:
+            key = derive(secret, *self._purposes, *([past] if past else []))
             stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(zeros)
             drawn: Any = np.frombuffer(stream, "<u4").reshape(shape)
             mask = mask + drawn if is_added else mask - drawn
@@ -65,6 +65,11 @@ class Sums:
     def __init__(self, fixed: FixedPoint, dtype: str, hub: str, masks: Masks | None = None) -> None:
         """Take the hub's masks; None where nothing is hidden, or where the hub's own part is not sent."""
         self._fixed, self._dtype, self._hub, self._masks = fixed, dtype, hub, masks
+
+    def follow(self, past: Callable[[What, int], str]) -> None:
+        """Let the masks follow from the past, too."""
+        if self._masks is not None:
+            self._masks.past = past
 
     def _mask(self, what: What, round_index: int, shape: tuple[int, ...]) -> Any:
         return np.uint32(0) if self._masks is None else self._masks.of(what, round_index, shape)

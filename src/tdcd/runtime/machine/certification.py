@@ -1,7 +1,7 @@
 """The certificate of one line of the history, as a dialogue of a hub with its clients and the other hubs.
 
-It stands between two phases of a round: the hub goes on when it is over. It leaves nothing behind but its result: a hub
-that comes back begins it anew, and everything in it comes out the same.
+It stands between two phases of a round: the hub continues when it is over. It leaves nothing behind but its result: a
+hub that comes back begins it anew, and everything in it comes out the same.
 """
 
 import math
@@ -38,7 +38,7 @@ class Certification:
         self._round, self._proof, self._exchange, self._questions = round_index, proof, exchange, questions
         self._own_part, self._has_labels = own_part, job.has_labels(silo)
         self._is_sent_on = job.topology.label_hub == job.hubs[silo]
-        """Whether this hub alone has labels, and tells the others."""
+        """Whether this hub alone has labels, and sends the others the result."""
         self.awaited: list[Key] = []
         """What it waits for of other hubs."""
         self.found = NOTHING
@@ -74,13 +74,16 @@ class Certification:
         if is_whole:
             yield self._ask("residual", proof.rows(residual))
             answers = self._answers()
-            side = None if None in answers else proof.side([one for one in answers if one is not None])
+            side = None if None in answers else proof.side([reported for reported in answers if reported is not None])
             is_whole = side is not None and side.is_sound
             facts = ProofFacts(**side._asdict()) if side is not None and is_whole else ProofFacts(is_whole=False)
             yield self._publish("norm", {}, facts)
         if self._has_labels:
             if is_whole and self._are_whole("norm"):
-                sides = [SiloSide(one.square, one.penalty, one.gradient_square) for one in self._facts("norm")]
+                sides = [
+                    SiloSide(reported.square, reported.penalty, reported.gradient_square)
+                    for reported in self._facts("norm")
+                ]
                 self.found = proof.certificate(sides)
             if self._is_sent_on:
                 known = {} if math.isnan(self.found.loss) else self.found._asdict()
@@ -97,7 +100,7 @@ class Certification:
         products, models = self._proof.products()
         yield self._publish("gram", {"gram": products}, ProofFacts(models=models))
         if self._has_labels:
-            weights = self._proof.weights(self._arrays("gram"), [one.models for one in self._facts("gram")])
+            weights = self._proof.weights(self._arrays("gram"), [facts.models for facts in self._facts("gram")])
             if self._is_sent_on:
                 padded = np.pad(weights, (0, WITNESSES - len(weights)))
                 yield self._publish("mixture", {"mixture": padded}, ProofFacts(models=len(weights)))
@@ -125,7 +128,7 @@ class Certification:
 
     def _answers(self) -> list[Arrays | None]:
         """Of every client; None of those without an answer, or whose numbers were too large."""
-        return [arrays_of(one.arrays) if isinstance(one, Part) else None for one in self._questions.answers()]
+        return [arrays_of(answer.arrays) if isinstance(answer, Part) else None for answer in self._questions.answers()]
 
     def _publish(self, flow: FlowName, arrays: Arrays, facts: ProofFacts | GapFacts) -> list[Instruction]:
         self.awaited = [(flow, self._round)]
@@ -141,7 +144,7 @@ class Certification:
 
     def _facts(self, flow: FlowName) -> list[ProofFacts]:
         facts = (part.facts for part in self._exchange.parts(flow, self._round))
-        return [one for one in facts if isinstance(one, ProofFacts)]
+        return [proof_facts for proof_facts in facts if isinstance(proof_facts, ProofFacts)]
 
     def _are_whole(self, flow: FlowName) -> bool:
         return all(facts.is_whole for facts in self._facts(flow))

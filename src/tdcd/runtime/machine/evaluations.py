@@ -56,7 +56,7 @@ class Candidates:
         for name, array in ({} if restored is None else restored.candidates).items():
             round_index, _, leaf = name.partition("/")
             by_round.setdefault(int(round_index), {})[leaf] = array
-        self._blocks: dict[int, Tree] = {one: tree(leaves) for one, leaves in by_round.items()}
+        self._blocks: dict[int, Tree] = {number: tree(leaves) for number, leaves in by_round.items()}
 
     def evaluated(self, round_index: int, block: Tree) -> None:
         """A round's scores were sent: its block stays here until there is a line of it."""
@@ -78,7 +78,11 @@ class Candidates:
             self.ended_at = record.round
         kept = stopping.kept_round(self.best, record.round, self.control)
         needed = {kept} if stopping.steering is None else {kept, self.control.round}
-        self._blocks = {one: block for one, block in self._blocks.items() if one in needed or one > record.round}
+        self._blocks = {
+            round_index: block
+            for round_index, block in self._blocks.items()
+            if round_index in needed or round_index > record.round
+        }
         # The next line may be taken back, so that this one stays.
         may_stay = is_last or self.ended_at is not None or stopping.keep == "best" or stopping.steering is not None
         return record, kept == record.round and may_stay
@@ -105,7 +109,9 @@ class Candidates:
     def arrays(self) -> Arrays:
         """All blocks, for a checkpoint."""
         return {
-            f"{one}/{name}": leaf for one, block in self._blocks.items() for name, leaf in named_leaves(block).items()
+            f"{round_index}/{name}": leaf
+            for round_index, block in self._blocks.items()
+            for name, leaf in named_leaves(block).items()
         }
 
 
@@ -118,12 +124,12 @@ class Uncertified:
         """Take up what was saved; ``tree`` makes a block of its named arrays."""
         by_round: dict[int, dict[str, Any]] = {}
         for name, array in ({} if restored is None else restored.uncertified).items():
-            one, _, rest = name.partition("/")
-            by_round.setdefault(int(one), {})[rest] = array
+            number, _, rest = name.partition("/")
+            by_round.setdefault(int(number), {})[rest] = array
         self._known: dict[int, tuple[Tree, Window | None]] = {}
-        for round_index, found in by_round.items():
-            window = [found.pop(f"{_WINDOW}{name}", None) for name in Window._fields]
-            self._known[round_index] = tree(found), None if window[0] is None else Window(*window)
+        for round_index, leaves in by_round.items():
+            window = [leaves.pop(f"{_WINDOW}{name}", None) for name in Window._fields]
+            self._known[round_index] = tree(leaves), None if window[0] is None else Window(*window)
 
     def add(self, round_index: int, block: Tree, window: Window | None) -> None:
         """A round's scores were sent."""
@@ -131,23 +137,23 @@ class Uncertified:
 
     def take(self, round_index: int) -> tuple[Tree, Window | None]:
         """What a certificate of a round is made of; what was older is no longer needed."""
-        found = self._known[round_index]
+        known = self._known[round_index]
         self.forget(round_index)
-        return found
+        return known
 
     def forget(self, round_index: int) -> None:
         """There is a line of a round."""
-        self._known = {one: known for one, known in self._known.items() if one > round_index}
+        self._known = {number: known for number, known in self._known.items() if number > round_index}
 
     @property
     def arrays(self) -> Arrays:
         """All of it, for a checkpoint."""
-        found: dict[str, NDArray[Any]] = {}
-        for one, (block, window) in self._known.items():
-            found |= {f"{one}/{name}": leaf for name, leaf in named_leaves(block).items()}
+        saved: dict[str, NDArray[Any]] = {}
+        for round_index, (block, window) in self._known.items():
+            saved |= {f"{round_index}/{name}": leaf for name, leaf in named_leaves(block).items()}
             if window is not None:
-                found |= {f"{one}/{_WINDOW}{name}": array for name, array in window._asdict().items()}
-        return found
+                saved |= {f"{round_index}/{_WINDOW}{name}": array for name, array in window._asdict().items()}
+        return saved
 
 
 _WINDOW = "window."
@@ -198,25 +204,25 @@ class Records:
         record = self._record(
             round_index,
             train[0],
-            {name: found[1] for name, found in figures.items() if found is not None},
+            {name: reached[1] for name, reached in figures.items() if reached is not None},
             None if test is None else test[0],
         )
         absent = {client: rounds for facts in scores.facts for client, rounds in facts.absent.items()}
-        return replace(record, absent=absent, unscored=[one for facts in scores.facts for one in facts.unscored])
+        return replace(record, absent=absent, unscored=[client for facts in scores.facts for client in facts.unscored])
 
     def from_figures(self, round_index: int, facts: FiguresFacts) -> Record | None:
         """The line of a round, from what the hub with the labels found; None if it found none."""
-        found = facts.figures
-        if found is None:
+        figures = facts.figures
+        if figures is None:
             return None
-        record = self._record(round_index, found.train_loss, found.metrics, found.test_loss)
+        record = self._record(round_index, figures.train_loss, figures.metrics, figures.test_loss)
         return replace(record, absent=facts.absent, unscored=facts.unscored)
 
     def test_scores(self, scores: Scores) -> NDArray[Any]:
         """``[m, C]``: the held-out samples' scores; not a number for those that are not in every part."""
         total = self.compute.links.add_scores([part["test"] for part in scores.arrays])
-        found, absent = np.asarray(self.compute.objective.scores(total)), absent_in(scores.arrays, "test_absent")
-        return found if absent is None else np.where(absent[:, None], np.nan, found)
+        known, absent = np.asarray(self.compute.objective.scores(total)), absent_in(scores.arrays, "test_absent")
+        return known if absent is None else np.where(absent[:, None], np.nan, known)
 
     def subsets(self, round_index: int, scores: Scores) -> dict[str, Any]:
         """What ``subsets.json`` says, as far as this hub knows the other silos' scores."""
@@ -235,14 +241,14 @@ class Records:
         away, test_away = absent_in(scores.arrays, "train_absent"), absent_in(scores.arrays, "test_absent")
         count = len(scores.arrays[0]["test"])
         is_held_out = count > 0 and (test_away is None or not test_away.all())
-        there_now = train if away is None else {group: found[~away] for group, found in train.items()}
-        known = Phis(silos, there_now, test if is_held_out else train, "test" if is_held_out else "train")
+        kept_train = train if away is None else {group: phi[~away] for group, phi in train.items()}
+        known = Phis(silos, kept_train, test if is_held_out else train, "test" if is_held_out else "train")
         each = zip(silos, scores.arrays, strict=True)
         dropped = {name: part["intercept"] for name, part in each if "intercept" in part}
         absent = test_away if is_held_out else away
 
-        def measure(found: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
-            return compute.figures(found, is_held_out, scores.penalty, absent)
+        def measure(scored: NDArray[Any]) -> tuple[float, dict[str, float | None]]:
+            return compute.figures(scored, is_held_out, scores.penalty, absent)
 
         described = describe_subsets(known, self.job.variant.dropout.rate, dropped, measure, self.job.combine)
         kept, samples = slice(None) if absent is None else ~absent, compute.sample_index
@@ -291,8 +297,8 @@ class Records:
     ) -> dict[tuple[str, ...], NDArray[Any]]:
         """The scores of groups of silos, as far as this hub knows them."""
         silos = self.job.config.silos
-        found = self.compute.links.scores_by_silo(what, round_index, [part[what] for part in parts])
-        return {tuple(silos[silo].name for silo in group): scores for group, scores in found.items()}
+        by_group = self.compute.links.scores_by_silo(what, round_index, [part[what] for part in parts])
+        return {tuple(silos[silo].name for silo in group): scores for group, scores in by_group.items()}
 
     def _figures(self, scores: Scores, what: Literal["train", "test"]) -> tuple[float, dict[str, float | None]] | None:
         """Loss and metrics over the samples that are in every part; None if there are none."""
@@ -433,11 +439,11 @@ class Evaluations:
     def _is_due(self, round_index: int) -> bool:
         return certificate.is_due(round_index, self._every, self._spacing, self._rounds)
 
-    def release(self, found: Certificate) -> Append:
+    def release(self, given: Certificate) -> Append:
         """The line that was held, with its certificate."""
         assert self.held is not None
         line, self.held = self.held, None
-        record = line.record.certified(found, [] if self.proven is None else [self.proven])
+        record = line.record.certified(given, [] if self.proven is None else [self.proven])
         if record.gap is not None:
             bound = record.train_loss - record.gap
             self.proven = bound if self.proven is None else max(bound, self.proven)
@@ -447,7 +453,7 @@ class Evaluations:
         first = round_index - self._timing.rounds
         # In the end, of all rounds that are left.
         needed = self._due(first, (round_index if round_index == self._rounds else first) + 1)
-        return [key for one in needed for key in self.of(one)]
+        return [key for due in needed for key in self.of(due)]
 
     def note_sent(self, round_index: int, block: Tree, window: Callable[[], Window | None]) -> None:
         """A round's scores were sent; ``window`` has what the hub remembers of the rounds before."""
@@ -475,7 +481,7 @@ class Evaluations:
     def is_waiting(self, round_index: int) -> bool:
         """Whether a line of this round, or of one before it, is still to be written."""
         held = [] if self.held is None else [self.held.record.round]
-        return any(one <= round_index for one in (*self.waiting, *held))
+        return any(waiting <= round_index for waiting in (*self.waiting, *held))
 
 
 def _facts_of(record: Record | None) -> FiguresFacts:

@@ -4,11 +4,17 @@ With its part a hub says what it received in the exchange of the round before, a
 that sent two others different things is found when the next parts are used. If one silo alone has labels, only its hub
 sends several others the same, and digests are of that: of no silo's phi. This finds a mistake of that hub, not a lie:
 it alone carries digests between the others. A hub that sent one hub two different things is found at once.
+
+Masks follow from all that hubs were sent before, as a chain of these digests (:meth:`HubExchange.past`). A hub that
+goes back, and is sent other numbers than before, masks what it computes of them with another stream: no two contents
+have the same mask. Nor do the masks of a hub cancel that was sent other numbers than the rest.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 from tdcd.core.timing import HubTiming
+from tdcd.runtime.compute.secure_sums import What
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Lost, Topology
 from tdcd.runtime.messages.former_parts import is_former
 from tdcd.runtime.messages.messages import Gone, Part, PublishedKind, Want
@@ -78,6 +84,8 @@ class HubExchange:
         self._broadcasters = topology.broadcasters
         self.digests: dict[int, dict[str, str]] = {}
         """By round: the digest of what each hub sent several others in the exchange that the round waited for."""
+        self.chain: dict[int, str] = {}
+        """By round: a digest of the digests of that exchange and of all before."""
         self.most_ahead = 2 * timing.rounds + 2 * timing.longest_period - 1
         """By how many rounds a part that a hub sends can be ahead of another hub's round."""
         self._kept, self._oldest, self._former_until = kept_rounds(timing), 0, -1
@@ -85,11 +93,18 @@ class HubExchange:
         """Everything that a peer may ask for again."""
         self._inbox: dict[Key, dict[str, Part]] = {}
 
-    def restore(self, outbox: Sequence[Part], digests: Mapping[int, Mapping[str, str]], round_index: int) -> None:
+    def restore(
+        self,
+        outbox: Sequence[Part],
+        digests: Mapping[int, Mapping[str, str]],
+        chain: Mapping[int, str],
+        round_index: int,
+    ) -> None:
         """Take up what was saved at the start of a round."""
         self.outbox = {(part.flow, part.round): part for part in outbox}
-        self.digests = {stage: dict(found) for stage, found in digests.items()}
-        former = [stage for stage, found in digests.items() if any(map(is_former, found.values()))]
+        self.digests = {stage: dict(by_hub) for stage, by_hub in digests.items()}
+        self.chain = {**chain}
+        former = [stage for stage, by_hub in digests.items() if any(map(is_former, by_hub.values()))]
         # Peers that were upgraded with this hub may have been this far.
         self._former_until = max(former) + self.most_ahead if former else -1
         self.forget(round_index, round_index)
@@ -115,7 +130,7 @@ class HubExchange:
         known = self._inbox.setdefault((part.flow, part.round), {}).setdefault(part.sender, part)
         if known is not part and digest(known) != digest(part):
             raise IncompatibleParties(
-                f"{part.sender} told {self.name} two different things as '{part.flow}' of round {part.round}"
+                f"{part.sender} sent {self.name} two different things as '{part.flow}' of round {part.round}"
             )
 
     def lacking(self, keys: Sequence[Key]) -> dict[str, list[Key]]:
@@ -136,8 +151,8 @@ class HubExchange:
     def parts(self, flow: PublishedKind, round_index: int) -> list[Part]:
         """The parts of this hub and of its peers, as far as they are there, in silo order."""
         received, own = self._inbox.get((flow, round_index), {}), self.outbox.get((flow, round_index))
-        found = [own if hub == self.name else received.get(hub) for hub in self.hubs]
-        return [part for part in found if part is not None]
+        known = [own if hub == self.name else received.get(hub) for hub in self.hubs]
+        return [part for part in known if part is not None]
 
     def settle(self, stage: int, keys: Sequence[Key]) -> None:
         """A round has all parts that it waits for: find out whether all hubs were sent the same before, and note what
@@ -152,6 +167,19 @@ class HubExchange:
             hub: " ".join(f"{part.flow}:{digest(part)}" for part in sent if part.sender == hub)
             for hub in self._broadcasters
         }
+        links = [self.chain.get(stage - 1, ""), *self.digests[stage].values()]
+        self.chain[stage] = hashlib.sha256("\n".join(links).encode()).hexdigest()
+
+    def past(self, what: What, round_index: int) -> str:
+        """What the masks of ``what`` of a round follow from, next to keys: all that hubs had been sent when the first
+        of them sent its part. A slow silo sends several rounds' at once, and phi is sent ahead where rounds overlap.
+        """
+        silos = range(len(self.hubs))
+        if what == "phi":
+            first = min(self._timing.sent_in(silo, round_index) for silo in silos)
+        else:
+            first = min(round_index - round_index % self._timing.period(silo) for silo in silos)
+        return self.chain.get(first - 1, "")
 
     def _compare(self, part: Part, silo: int) -> None:
         """What a peer received in the round before it sent this part is what this hub received in that round."""
@@ -172,7 +200,7 @@ class HubExchange:
                 continue
             what = f"in the exchange before '{part.flow}' of round {part.round}"
             raise IncompatibleParties(
-                f"{hub} told {part.sender} and {self.name} different things {what}: one of them is wrong"
+                f"{hub} sent {part.sender} and {self.name} different things {what}: one of them is wrong"
             )
 
     def forget(self, round_index: int, oldest_wanted: int) -> None:
@@ -187,3 +215,8 @@ class HubExchange:
         for stage in [*self.digests]:
             if stage < oldest:
                 del self.digests[stage]
+        # The masks of the oldest part that may be wanted here follow from what was sent before it.
+        earliest = min(oldest, oldest_wanted) - self._timing.rounds - self._timing.longest_period - 1
+        for stage in [*self.chain]:
+            if stage < earliest:
+                del self.chain[stage]

@@ -54,6 +54,8 @@ class HubState(msgspec.Struct, frozen=True, eq=False):
     """How many lines have had a certificate."""
     proven: float | None = None
     """No model's training loss is below this, as certificates have proven."""
+    chain: Mapping[int, str] | None = None
+    """What masks follow from, see :class:`tdcd.runtime.machine.exchange.HubExchange`; None before protocol 10."""
 
 
 @dataclass(frozen=True)

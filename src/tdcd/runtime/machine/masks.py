@@ -110,7 +110,7 @@ class ClientMasks:
         rows: with other rows it has another key.
         """
         self._name, self._clients = name, job.clients(silo)
-        self._are_used = job.config.exchange.protect_blocks
+        self._are_used, self._may_leave_out = job.config.exchange.protect_blocks, job.has_grace
         self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
         self._exchange, self._dtype = job.variant.summed_blocks, job.settings.dtype
         self._cards: Mapping[str, Card] = {}
@@ -221,6 +221,8 @@ class ClientMasks:
             )
         if self._are_used and 0 < compute.num_rows == group.rows:
             raise RejectedMessage("nobody else in 'group' has rows: the sum would be this client's block")
+        if self._are_used and not self._may_leave_out and len(members) < len(self._clients):
+            raise RejectedMessage("'group' leaves clients out, which no federation.client_grace_s allows")
         if round_index < self._newest.get(self._run, 0) - REMEMBERED:
             raise RejectedMessage(f"it is of round {round_index}, which was over long ago")
         known = self._sent.get((self._run, what, round_index), {})

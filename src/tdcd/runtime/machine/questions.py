@@ -135,12 +135,12 @@ class Questions:
         self._answers.clear()
         round_index, flow = questions[0].round, questions[0].flow
         out = self.without(round_index, flow)
-        asked = [one for index, one in enumerate(questions) if index not in out] if out else questions
+        asked = [question for index, question in enumerate(questions) if index not in out] if out else questions
         if flow in self._summed:
             clients = tuple(index for index in range(len(questions)) if index not in out)
             rows = sum(self._compute.rows_of(index, held_out=False) for index in clients)
-            asked = [one.replace(group=Group(clients, rows, self._renewal)) for one in asked]
-        self.asked = {one.receiver: one for one in asked}
+            asked = [question.replace(group=Group(clients, rows, self._renewal)) for question in asked]
+        self.asked = {question.receiver: question for question in asked}
         return [*asked]
 
     def without(self, round_index: int, flow: FlowName) -> list[int]:

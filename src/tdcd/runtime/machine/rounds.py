@@ -162,7 +162,7 @@ class Rounds:
         self._own = HubBlock(compute, restored)
         self._certification: Certification | None = None
         self._interrupted = ""
-        """The phase that goes on after a certificate."""
+        """The phase that continues after a certificate."""
         self._records: Records | None = None
         self._rows: tuple[str, ...] = ()
         self._hubs: Mapping[str, str] = {}
@@ -174,7 +174,8 @@ class Rounds:
         self._behind, self._wanted_in = -1, ("", -1)
         if restored is not None:
             self._behind = restored.round + 1 + self.exchange.most_ahead
-            self.exchange.restore(restored.outbox, restored.digests, restored.round)
+            self.exchange.restore(restored.outbox, restored.digests, restored.chain or {}, restored.round)
+        compute.links.follow(self.exchange.past)
         self.evaluations = Evaluations(silo, job, compute, restored)
         # What it may have sent its peers before it came back, it must send them again with the same clients.
         self.questions = Questions(job, silo, compute, run, absences, self.round + kept_rounds(self.timing))
@@ -350,7 +351,7 @@ class Rounds:
         return out if ended is None or is_over else out + self._conclude(ended, self.evaluations.of(ended))
 
     def _certify(self, round_index: int) -> list[Instruction]:
-        """Begin the certificate of a line; the phase goes on after it."""
+        """Begin the certificate of a line; the phase continues after it."""
         proof = LineProof(self.compute, round_index, *self.evaluations.uncertified.take(round_index))
         self._certification = Certification(
             self.job, self.silo, round_index, proof, self.exchange, self.questions, self._certificate_part
@@ -445,6 +446,7 @@ class Rounds:
             certified=evaluations.certified,
             proven=evaluations.proven,
             hubs=self._hubs,
+            chain=dict(self.exchange.chain),
         )
 
     def _closed(self) -> list[Instruction]:

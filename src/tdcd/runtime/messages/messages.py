@@ -407,6 +407,7 @@ class Checkpoint(Message, frozen=True, kw_only=True, tag="checkpoint"):
     history: Mark = NO_LINES
     absences: Mark = NO_LINES
     hubs: dict[str, str] = msgspec.field(default_factory=dict)
+    chain: dict[int, str] | None = None
 
 
 class Ended(Message, frozen=True, kw_only=True, tag="ended"):

@@ -23,7 +23,7 @@ def take(array: Array, name: str, dtype: Any, shape: Sequence[int | None]) -> ND
     if values.dtype != dtype or (values.shape != shape and not _fits(values.shape, shape)):
         wanted = f"{np.dtype(dtype)} {[*shape]}"
         raise RejectedMessage(f"'{name}' is {values.dtype} {[*values.shape]}, not {wanted}".replace("None", "any"))
-    if not _is_finite(values):
+    if not are_finite([values]):
         raise RejectedMessage(f"'{name}' has numbers that are not finite")
     return values
 
@@ -55,12 +55,11 @@ def take_masks(arrays: NamedArrays, sizes: Mapping[str, int], may_leave_out: boo
 
 def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
     """Whether arrays have no number that is not finite."""
-    return all(map(_is_finite, arrays))
-
-
-def _is_finite(values: NDArray[Any]) -> bool:
-    # A sum of squares is not finite if a number is not; it is soon known, and seldom too large for finite ones.
-    return values.dtype.kind != "f" or math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+    for values in arrays:
+        # A sum of squares is not finite if a number is not; it is soon known, and seldom too large for finite ones.
+        if values.dtype.kind == "f" and not math.isfinite(np.vdot(values, values)) and not np.isfinite(values).all():
+            return False
+    return True
 
 
 def _fits(shape: tuple[int, ...], wanted: Sequence[int | None]) -> bool:

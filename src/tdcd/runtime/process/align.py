@@ -276,7 +276,7 @@ def align_as_client(
 def ids_in(path: Path, config: Config, silo: SiloSection) -> RawRows:
     """The ids in a silo's table, and the labels if it has them; rows that others lack may have none."""
     columns = Columns.of(config, silo).only(())
-    with open_table(path, silo.id, columns.dialect) as table:
+    with open_table(path, columns.row_id, columns.dialect) as table:
         if silo.label in table.header:
             with suppress(TableError):
                 return read_rows(table, replace(columns, label=silo.label))

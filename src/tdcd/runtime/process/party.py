@@ -16,7 +16,7 @@ from tdcd.config.errors import problems_in
 from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
 from tdcd.federation import client_of
-from tdcd.runtime.certificates.agreement import Certified, Keys
+from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
@@ -25,7 +25,7 @@ from tdcd.runtime.job import Job
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.handshake import MOST_CALLS
 from tdcd.runtime.machine.hub import Hub, Shutdown
-from tdcd.runtime.machine.instructions import RunOutcome
+from tdcd.runtime.machine.instructions import HubState, RunOutcome
 from tdcd.runtime.messages.wire import PROTOCOL
 from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.process.log import event
@@ -114,6 +114,11 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         event("restored", round=folder.restored.round)
     # A run that is over makes no more masks, and has no key for them.
     is_masked = job.config.exchange.protect == "mask" and not isinstance(folder.restored, Shutdown)
+    if is_masked and isinstance(folder.restored, HubState) and folder.restored.chain is None:
+        raise ValueError(
+            f"{folder.path}: this run has masks of an earlier version, which this one does not make: finish it with "
+            "the version that began it, or start over with another folder"
+        )
     hub = Hub(
         job,
         index,
@@ -121,7 +126,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         nonce=folder.nonce,
         restored=folder.restored,
         absences=folder.absences,
-        keys=keys_of(job, job.hubs[index], own, folder.path) if is_masked else None,
+        keys=keys_of(job, job.hubs[index], own, mask_key(folder.path)) if is_masked else None,
         first_call=secrets.randbelow(MOST_CALLS // 2),
         noise_key=noise_key(folder.path) if job.variant.is_private else b"",
         listed=None if own.samples is None else SampleList.read(Path(own.samples)),
@@ -163,7 +168,8 @@ def _run_client(
     data = read_data(job.config, index, own)
     if data.table is not None and data.labels is not None:
         event("labels", taken_for=taken_for(job.config, data.table))
-    keys = keys_of(job, name, own) if job.config.exchange.protect_blocks else None
+    # New ones in every process: a client keeps nothing, and whoever gets its key later can take no masks off.
+    keys = keys_of(job, name, own, secrets.token_bytes(KEY_BYTES)) if job.config.exchange.protect_blocks else None
     machine = Client(job, index, name, data, secrets.token_hex(8), keys)
     with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
@@ -212,12 +218,10 @@ def secret_of(job: Job, own: PartySection) -> bytes:
     return bytes.fromhex(job.digest) if own.insecure else read_secret(Path(own.certs) / SECRET)
 
 
-def keys_of(job: Job, party: str, own: PartySection, folder: Path | None = None) -> Keys:
-    """What a party's masks follow from: a secret in its run folder or, without one, the key of its certificate."""
-    if own.insecure:
-        return Keys.of_secret(party, secret_of(job, own))
-    signer = Certified(Path(own.certs), party)
-    return Keys(party, signer.secret if folder is None else mask_key(folder), signer)
+def keys_of(job: Job, party: str, own: PartySection, secret: bytes) -> Keys:
+    """What a party's masks follow from: a ``secret`` of its own, signed with its certificate's key if it has one."""
+    signer = SharedSecret(secret_of(job, own)) if own.insecure else Certified(Path(own.certs), party)
+    return Keys(party, secret, signer)
 
 
 def open_transport(job: Job, party: str, peers: list[str], own: PartySection, work: Activity) -> Transport:

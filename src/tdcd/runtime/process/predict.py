@@ -22,7 +22,7 @@ from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores, check_without
 from tdcd.records.files import digest_of, read_json
 from tdcd.records.run_folder import RunFolder
-from tdcd.runtime.certificates.agreement import ForgedCardError, Keys
+from tdcd.runtime.certificates.agreement import KEY_BYTES, ForgedCardError, Keys
 from tdcd.runtime.compute.secure_sums import Masks, Sums
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.messages.messages import PredictHello, PredictReturned, PredictScores
@@ -410,7 +410,8 @@ def predict_with_peers(
         rows = read_rows(data, part.columns)
         stand_ins = StandInScores(part.preparation.absent.silos, lambda absent: part.phi(rows, absent))
     if is_masked:
-        hub: PredictHub = MaskedPredictHub(*mine, keys_of(job, job.hubs[index], own), waiting.progress)
+        keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
+        hub: PredictHub = MaskedPredictHub(*mine, keys, waiting.progress)
     else:
         hub = PredictHub(*mine, [hub_of(missing) for missing in without], waiting.progress, stand_ins)
     with open_transport(job, hub.name, list(hub.partners), own, "predict") as transport:

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -27,9 +27,9 @@ from tdcd.config import Config, SiloSection, check_config, override, read_config
 from tdcd.config.checks import FEWEST_LEFT
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import Plan, plan
+from tdcd.core.words import bytes_in_words
 from tdcd.federation import client_of, hub_of
 from tdcd.federation.silos import SiloIds
-from tdcd.pages.kit.formats import bytes_in_words
 from tdcd.pages.report import write_report
 from tdcd.records.files import write_durably
 from tdcd.records.manifest import Manifest
@@ -44,7 +44,7 @@ from tdcd.runtime.storage.status import read_status
 from tdcd.tables.assembly import Assembled
 from tdcd.tables.label_privacy import write_randomized
 from tdcd.tables.preparation import save_prepared, say_what_labels_are
-from tdcd.tables.reader import read_rows
+from tdcd.tables.reader import keys_of, read_rows
 from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.source import open_table
 from tdcd.tables.split import deal_rows
@@ -68,15 +68,19 @@ def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
 
 def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, list[str]]:
     """Every client's own table as it is, or its rows of the silo's one table; labels and ids in files next to them."""
-    ids = folder / "ids.txt"
-    ids.write_text("".join(f"{sample}\n" for sample in (*assembled.ids, *assembled.test_ids)), encoding="utf-8")
+    everyone = _write_ids(folder / "ids.txt", (*assembled.ids, *assembled.test_ids))
     options: dict[str, list[str]] = {}
     knowledge = variant_of(config).knowledge
     for index, silo in enumerate(config.silos):
-        tables = _tables(config, assembled, index, folder)
+        dealt = {} if silo.client else _dealt(config, assembled, index)
+        tables = _tables(config, index, dealt, folder)
         labels = _labels(config, assembled, silo, tables, folder) if knowledge.scored_at(index) == index else []
         for client, path in tables.items():
-            options[client_of(silo.name, client)] = ["--data", str(path), "--ids", str(ids), *labels]
+            party = client_of(silo.name, client)
+            # Two clients may have the row of a key, each for samples of its own.
+            is_shared = silo.key is not None and client in dealt
+            ids = _write_ids(folder / f"ids.{party}.txt", sorted(dealt[client])) if is_shared else everyone
+            options[party] = ["--data", str(path), "--ids", str(ids), *labels]
     return options
 
 
@@ -90,26 +94,35 @@ def _lists(assembled: Assembled, folder: Path) -> dict[str, list[str]]:
     return options
 
 
-def _tables(config: Config, assembled: Assembled, index: int, folder: Path) -> dict[str, Path]:
+def _write_ids(path: Path, ids: Iterable[str]) -> Path:
+    path.write_text("".join(f"{sample}\n" for sample in ids), encoding="utf-8")
+    return path
+
+
+def _dealt(config: Config, assembled: Assembled, index: int) -> dict[str, set[str]]:
+    """The ids that each client of a silo with one table gets."""
+    names, rows = config.silos[index].client_names, assembled.federation.silos[index].rows
+    return {
+        # No client trains on the held-out rows, which are dealt out to the clients in turn.
+        name: {*(assembled.ids[row] for row in own), *assembled.test_ids[number :: len(names)]}
+        for number, (name, own) in enumerate(zip(names, rows, strict=True))
+    }
+
+
+def _tables(config: Config, index: int, dealt: dict[str, set[str]], folder: Path) -> dict[str, Path]:
     silo, home = config.silos[index], Path(config.data.folder or "")
     if silo.client:
         return {client.name: home / client.table for client in silo.client}
     assert silo.table is not None
-    paths, ids = {}, {}
-    for number, (client, rows) in enumerate(
-        zip(silo.client_names, assembled.federation.silos[index].rows, strict=True)
-    ):
-        paths[client] = folder / f"{client_of(silo.name, client)}.parquet"
-        # No client trains on the held-out rows, which are dealt out to the clients in turn.
-        test = assembled.test_ids[number :: len(silo.client_names)]
-        ids[paths[client]] = {*(assembled.ids[row] for row in rows), *test}
-    deal_rows(home / silo.table, Columns.of(config, silo), ids)
+    paths = {client: folder / f"{client_of(silo.name, client)}.parquet" for client in dealt}
+    columns = Columns.of(config, silo)
+    deal_rows(home / silo.table, columns, {paths[client]: keys_of(columns, ids) for client, ids in dealt.items()})
     return paths
 
 
 def _header(path: Path, columns: Columns) -> set[str]:
     """The columns of a table."""
-    with open_table(path, columns.id, columns.dialect) as table:
+    with open_table(path, columns.row_id, columns.dialect) as table:
         return {*table.header}
 
 

@@ -95,6 +95,7 @@ class Checkpoints:
             history=state.history,
             absences=state.absences,
             hubs=dict(state.hubs),
+            chain=None if state.chain is None else dict(state.chain),
         )
         data = encode(content, IN_FILES)
         failpoint("save.before")
@@ -198,6 +199,7 @@ def _read(path: Path, hub: str, run: str | None) -> HubState:
         arrays_of(checkpoint.uncertified),
         checkpoint.certified,
         checkpoint.proven,
+        checkpoint.chain,
     )
 
 

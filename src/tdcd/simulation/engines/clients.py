@@ -40,7 +40,6 @@ from tdcd.federation.placement import Placement, Placer, padded_slots, place_ali
 from tdcd.federation.silos import Silo
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, TracedObjective, padded
-from tdcd.simulation.host_tables import HostLayout
 from tdcd.simulation.ranges import add_parts, in_range, magnitudes_of, track_largest
 from tdcd.simulation.staging import StagingBuffers
 
@@ -615,6 +614,8 @@ class ClientsEngine:
 
     def _rows_by_client(self, placements: Sequence[Placement], ids: NDArray[np.int32]) -> list[Any]:
         """On several hosts, every client's rows where the client is."""
+        from tdcd.simulation.host_tables import HostLayout  # noqa: PLC0415 - few runs have several hosts
+
         problem = self._problem
         layout = HostLayout(problem.devices, self._buffers, self.rounds_per_call)
         held = problem.on_device or [None] * len(placements)

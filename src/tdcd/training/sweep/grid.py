@@ -3,13 +3,12 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args, get_origin
-
-from pydantic import BaseModel
+from typing import Any, NamedTuple
 
 from tdcd.config import Config, ConfigError, check_config, override
+from tdcd.config.reading import varied_keys
 
 MOST_SETTINGS = 10_000
 
@@ -38,19 +37,6 @@ class Grid:
     def titles(self) -> dict[str, str]:
         """What each varied key is called in names and tables: its last part, if no other one ends alike."""
         return _titles(self.varied)
-
-
-def varied_keys(keys: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The keys that list values though the schema wants a single one, as ``section.key``, and their values.
-
-    Keys that are lists by nature keep their meaning; a list of lists is several of them.
-
-    >>> varied_keys({"seed": [0, 1], "train": {"local_steps": [1, 5]}, "model": {"hidden": [8, 4]}})
-    {'seed': [0, 1], 'train.local_steps': [1, 5]}
-    >>> varied_keys({"federation": {"clients": [[2, 2], [5, 3]]}})
-    {'federation.clients': [[2, 2], [5, 3]]}
-    """
-    return {path: value for path, value in _values(keys) if isinstance(value, list) and _lists_values(path, value)}
 
 
 def expand(keys: Mapping[str, Any], where: str = "the configuration") -> Grid:
@@ -85,21 +71,6 @@ def expand(keys: Mapping[str, Any], where: str = "the configuration") -> Grid:
     return Grid(dict(keys), tuple(varied), tuple(settings))
 
 
-def _lists_values(path: str, given: Sequence[Any]) -> bool:
-    if path in _SINGLE:
-        return True
-    return path in _LISTS and bool(given) and all(isinstance(value, list) for value in given)
-
-
-def _values(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The keys as ``section.key``, and their values."""
-    for key, value in keys.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}.{inner}", each) for inner, each in value.items())
-        else:
-            yield key, value
-
-
 def _assigned(keys: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """``keys`` with one value for each key that lists some."""
     assigned = override(keys, [])
@@ -125,39 +96,3 @@ def _slug(value: Any) -> str:
 def _repeated(values: Sequence[Any]) -> list[Any]:
     names = [_slug(value) for value in values]
     return [value for index, value in enumerate(values) if names[index] in names[:index]]
-
-
-def _single(annotation: Any) -> bool:
-    """Whether a value of this type is a single number, word or truth value."""
-    if get_origin(annotation) is list or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-        return False
-    return all(_single(part) for part in get_args(annotation))
-
-
-def _schema() -> Iterator[tuple[str, Any]]:
-    for name, field in Config.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            yield from ((f"{name}.{key}", inner.annotation) for key, inner in section.model_fields.items())
-        else:
-            yield name, section
-
-
-def _flat_list(annotation: Any) -> bool:
-    """Whether a value of this type is a list of such, or may be one."""
-    if get_origin(annotation) is list:
-        return all(_single(part) for part in get_args(annotation))
-    return any(_flat_list(part) for part in get_args(annotation)) and not _nested(annotation)
-
-
-def _nested(annotation: Any) -> bool:
-    """Whether a value of this type may be a list of lists."""
-    if get_origin(annotation) is list:
-        return any(get_origin(part) is list or _nested(part) for part in get_args(annotation))
-    return any(_nested(part) for part in get_args(annotation))
-
-
-_SINGLE = frozenset(path for path, annotation in _schema() if _single(annotation))
-"""The keys that take a single value."""
-_LISTS = frozenset(path for path, annotation in _schema() if _flat_list(annotation))
-"""The keys that take a list of single values."""
