@@ -11,6 +11,9 @@ from support.examples import num_examples
 from tdcd.alignment import Alignment, AlignmentError
 from tdcd.alignment.messages import Announcement
 from tdcd.alignment.ristretto import hash_to_points
+from tdcd.tables.errors import TableError
+from tdcd.tables.rows import id_order
+from tdcd.tables.sample_list import SampleList
 
 pytestmark = pytest.mark.quick
 
@@ -43,6 +46,14 @@ def altering(sender, step, change):
         return type(message)(message.receiver, message.step, payload)
 
     return alter
+
+
+def set_row(row, value):
+    def change(payload):
+        payload[row] = value
+        return payload
+
+    return change
 
 
 id_sets = st.lists(
@@ -90,6 +101,129 @@ def test_known_ids_are_not_sent_again_and_new_ones_are_found(sets, new, rng):
     for sender, message in sent:
         if message.step == "blinded":
             assert len(message.payload) == len(grown[sender] - known)
+
+
+def plain_list(sets, labelled):
+    """Every silo's numbers of its samples: of the first silo with labels in order of ids, then of the next, ..."""
+    found = {}
+    for silo in sorted(labelled):
+        own = [*sets[silo]]
+        for place in id_order(own):
+            found.setdefault(own[place], len(found))
+    return [{name: found[name] for name in ids if name in found} for ids in sets], len(found)
+
+
+def star(sets, centre, **options):
+    """One silo alone has labels, and the others are compared with it alone."""
+    others = [silo for silo in range(len(sets)) if silo != centre]
+    return [
+        Alignment(
+            silo,
+            len(sets),
+            ids,
+            SECRET,
+            workers=1,
+            labelled=[centre],
+            compared=others if silo == centre else [centre],
+            **{name: values[silo] for name, values in options.items()},
+        )
+        for silo, ids in enumerate(sets)
+    ]
+
+
+def lists_of(parties):
+    names = [f"silo{index}" for index in range(len(parties))]
+    return [party.samples(names) for party in parties]
+
+
+@given(sets=id_sets, seed=st.integers(0, 99), rng=st.randoms(use_true_random=False))
+@num_examples(40)
+def test_samples_have_the_same_numbers_in_all_silos_and_each_learns_who_has_its_own(sets, seed, rng):
+    sets = [ids | {"z"} for ids in sets]
+    labelled = [silo for silo in range(len(sets)) if seed >> silo & 1] or [len(sets) - 1]
+    parties = silos(sets, workers=1, labelled=labelled)
+    deliver(parties, rng)
+    numbers, total = plain_list(sets, labelled)
+    for silo, listed in enumerate(lists_of(parties)):
+        assert dict(zip(listed.ids, listed.numbers.tolist(), strict=True)) == numbers[silo]
+        assert listed.total == total
+        for other, has in listed.held_by.items():
+            assert has.tolist() == [name in sets[int(other.removeprefix("silo"))] for name in listed.ids]
+
+
+def test_silos_without_labels_learn_nothing_of_each_other_and_know_places_only_of_what_both_have():
+    sets = [["a", "b", "c"], ["b", "c", "d", "q"], ["c", "d", "q"]]
+    parties = star(sets, 1)
+    sent = deliver(parties)
+    between = [message.step for sender, message in sent if {sender, message.receiver} == {0, 2}]
+    assert between == ["announced", "announced"]
+    found = lists_of(parties)
+    assert [dict(zip(one.ids, one.numbers.tolist(), strict=True)) for one in found] == [
+        {"b": 0, "c": 1},
+        {"b": 0, "c": 1, "d": 2, "q": 3},
+        {"c": 1, "d": 2, "q": 3},
+    ]
+    assert [[*one.held_by] for one in found] == [["silo1"], ["silo0", "silo2"], ["silo1"]]
+    digests = [one.digests(f"silo{silo}", SECRET) for silo, one in enumerate(found)]
+    assert digests[0]["silo1"] == digests[1]["silo0"] != digests[1]["silo2"] == digests[2]["silo1"]
+
+
+def test_a_list_of_samples_grows_and_known_pairs_are_not_sent_again(tmp_path):
+    sets = [["a", "b", "c", "e"], ["b", "c", "d", "q"], ["c", "q", "x"]]
+    parties = star(sets, 1)
+    deliver(parties)
+    for silo, listed in enumerate(lists_of(parties)):
+        listed.write(tmp_path / f"{silo}.json")
+    before = [SampleList.read(tmp_path / f"{silo}.json") for silo in range(3)]
+    # One has a row that the others have had, and one has a new sample.
+    grown = [[*sets[0], "d"], [*sets[1], "x"], sets[2]]
+    known = [{int(name[-1]): ids for name, ids in one.shared().items()} for one in before]
+    again = star(grown, 1, known=known)
+    sent = deliver(again)
+    blinded = {(sender, m.receiver): len(m.payload) for sender, m in sent if m.step == "blinded"}
+    assert blinded == {(0, 1): 3, (1, 0): 3, (1, 2): 3, (2, 1): 1}
+    numbers, total = plain_list(grown, [1])
+    for silo, listed in enumerate(lists_of(again)):
+        assert dict(zip(listed.ids, listed.numbers.tolist(), strict=True)) == numbers[silo]
+        assert listed.total == total == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda p: p[:-1], "the places of samples that silo 1 sent must be 4 x 8 bytes"),
+        (lambda p: p[[0, 2, 2, 2]], "the places of samples that silo 1 sent are damaged"),
+        (set_row(1, 127), "the places of samples that silo 1 sent are damaged"),
+    ],
+)
+def test_damaged_places_are_refused(change, text):
+    with pytest.raises(AlignmentError, match=text):
+        deliver(star([["b", "c", "d"]] * 3, 1), alter=altering(1, "numbered", change))
+
+
+def test_a_silo_that_knows_no_sample_is_told():
+    parties = star([["x"], ["b"]], 1)
+    deliver(parties)
+    with pytest.raises(AlignmentError, match="silo 0 has none of the 1 sample that have a label: check that the id"):
+        lists_of(parties)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("[]", "is no list of samples, as tdcd align writes it for a hub"),
+        ('{"total": 2, "ids": ["a", "a"], "numbers": [0, 1], "held_by": {}}', "an id or a number is there twice"),
+        ('{"total": 2, "ids": ["a", "b"], "numbers": [1, 0], "held_by": {}}', "or they are not in order"),
+        ('{"total": 2, "ids": ["a"], "numbers": [2], "held_by": {}}', "do not go together"),
+        ('{"total": 2, "ids": ["a"], "numbers": [0.5], "held_by": {}}', "'numbers' must be whole numbers"),
+        ('{"total": 2, "ids": ["a"], "numbers": [0], "held_by": {"b": "01"}}', "which silos have it"),
+        ('{"total": 2, "ids": ["a"], "numbers": [0], "held_by": {"b": "x"}}', "must be a 0 or a 1 for every id"),
+    ],
+)
+def test_a_damaged_list_of_samples_is_refused(tmp_path, content, text):
+    (tmp_path / "list.json").write_text(content)
+    with pytest.raises(TableError, match=text):
+        SampleList.read(tmp_path / "list.json")
 
 
 def test_common_ids_are_in_numeric_order_if_all_are_numbers():
@@ -158,14 +292,6 @@ def test_messages_that_come_before_the_announcements_wait():
     (_, announcement) = late[0]
     steps = [(m.step, m.receiver) for m in parties[2].receive(0, announcement.step, announcement.payload)]
     assert steps == [("blinded", 0), ("blinded", 1), ("returned", 1)]
-
-
-def set_row(row, value):
-    def change(payload):
-        payload[row] = value
-        return payload
-
-    return change
 
 
 @pytest.mark.parametrize(

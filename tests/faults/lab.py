@@ -8,11 +8,13 @@ on a disk is a beginning of the reference (safety), and the run comes to its end
 import itertools
 import random
 import shutil
+import tempfile
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.in_process import noise_key
+from support.party_files import data_of
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.certificates.agreement import Keys, SharedSecret
@@ -22,6 +24,7 @@ from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.hub import Hub, Shutdown
 from tdcd.runtime.messages.wire import IN_FILES, decode
 from tdcd.runtime.process.driver import ClientDriver, HubDriver
+from tdcd.runtime.process.trial import write_rows
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
@@ -85,6 +88,21 @@ MODES["drawn clients"] = {"silos": _MORE[:2], "train": {"participation": 0.5}}
 MODES["noise"] = {"train": {"variant": "members:noisy", "folder": _MEMBERS}}
 MODES["auto"] = {"train": {"step_size": "auto", "tol": 1e-7}}
 """Scaled steps on minibatches: 26 of 95 lines are taken back before it converges in round 950."""
+_TABLES = {"source": "files", "folder": str(Path(__file__).parent / "tables"), "samples": "all"}
+_LACKING = [{**silo, "table": f"{silo['name']}.csv"} for silo in _THREE]
+ALL_SAMPLES = "all samples", "all samples, labels everywhere, mask, overlap 1"
+"""Tables of which every one lacks samples of the others; the laboratory's alone has labels, or all have."""
+MODES[ALL_SAMPLES[0]] = {
+    "data": _TABLES,
+    "silos": [{**silo, **({"label": "y"} if silo["name"] == "lab" else {"ignore": ["outcome"]})} for silo in _LACKING],
+    "federation": {"labels": "lab"},
+}
+MODES[ALL_SAMPLES[1]] = {
+    "data": _TABLES,
+    "silos": [{**silo, "label": "y" if silo["name"] == "lab" else "outcome"} for silo in _LACKING],
+    "exchange": {"protect": "mask"},
+    "train": {"overlap": 1},
+}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 
@@ -194,6 +212,7 @@ class Lab:
                     else Keys(party, mask_key(folder.path), SharedSecret(self.secret)),
                     first_call=1000 * self.sessions,
                     noise_key=noise_key(self.job, silo),
+                    listed=self.data.get(party),
                 )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:
@@ -399,9 +418,13 @@ def without_seconds(line):
 
 
 def prepared(**sections):
-    """The small federation with some keys changed, and its clients' rows."""
+    """The small federation with some keys changed, its clients' rows and, if they have any, its hubs' lists."""
     config = check_config({**CONFIG, **sections})
-    return config, shards(plan(config))
+    planned = plan(config)
+    if planned.assembled is None:
+        return config, shards(planned)
+    with tempfile.TemporaryDirectory() as folder:
+        return config, data_of(config, write_rows(planned, Path(folder)))
 
 
 def reference_of(config, data, folder):

@@ -86,7 +86,8 @@ class Processes:
             arguments += ["--out", str(trial.folder / "silos" / silo)]
             arguments += ["--listen", self.listens[party]] if party in self.listens else []
         else:
-            arguments += ["--client", client[0], "--data", str(trial.folder / "data" / f"{party}.safetensors")]
+            arguments += ["--client", client[0]]
+        arguments += trial._options().get(party, [])
         variables = environment()
         if places := self.armed.get(party):
             variables[failpoints.VARIABLE] = places.pop(0)

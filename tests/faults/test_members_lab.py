@@ -1,10 +1,12 @@
-"""Crashes and bad links under a head, noise from a private stream, memories of clients and clients that are drawn."""
+"""Crashes and bad links under a head, noise from a private stream, memories of clients, clients that are drawn, and
+samples that some silos lack.
+"""
 
 import pytest
-from lab import ROUGH, Lab, in_mode, prepared, reference_of
+from lab import ALL_SAMPLES, ROUGH, Lab, in_mode, prepared, reference_of
 
 
-@pytest.fixture(scope="module", params=["head", "pairs", "client memory", "noise", "drawn clients"])
+@pytest.fixture(scope="module", params=["head", "pairs", "client memory", "noise", "drawn clients", *ALL_SAMPLES])
 def member(request, tmp_path_factory):
     """Config, rows, and the history of the run to which nothing happened."""
     config, data = prepared(**in_mode(request.param))

@@ -42,9 +42,9 @@ def talk_all(dialogues):
     return outcomes
 
 
-def parties(ids=IDS, answers=None, silos=SILOS, known=()):
+def parties(ids=IDS, answers=None, silos=SILOS, known=(), config=None):
     """Hubs and clients; all ask for ids but those with other ``answers``."""
-    job, answers = Job(check_config({"silos": silos})), answers or {}
+    job, answers = Job(check_config(config or {"silos": silos})), answers or {}
     hubs = [
         AlignHub(
             job,
@@ -52,7 +52,7 @@ def parties(ids=IDS, answers=None, silos=SILOS, known=()):
             SECRET,
             {hub: ids[hub]} if hub in ids else None,
             answer=answers.get(hub, "ids"),
-            known=known,
+            known=known[hub] if isinstance(known, dict) else known,
         )
         for index, hub in enumerate(job.hubs)
     ]
@@ -84,6 +84,39 @@ def test_counts_tell_hubs_how_many_and_nobody_which():
     assert [dialogue.common for dialogue in dialogues] == [[]] * 5
     assert dialogues[0].counts == {"hub.shop": 4, "hub.bureau": 3}
     assert dialogues[1].counts == {"hub.bank": 4, "hub.bureau": 3}
+
+
+ALL = {
+    "data": {"source": "files", "samples": "all"},
+    "federation": {"labels": "shop"},
+    "silos": [{**silo, "label": "y"} if silo["name"] == "shop" else silo for silo in SILOS],
+}
+
+
+def test_where_silos_may_lack_samples_hubs_get_their_list_and_clients_their_samples():
+    dialogues = parties(config=ALL)
+    outcomes = talk_all(dialogues)
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
+    lists = {dialogue.name: dialogue.listed for dialogue in dialogues[:3]}
+    numbers = {name: dict(zip(one.ids, one.numbers.tolist(), strict=True)) for name, one in lists.items()}
+    assert numbers == {
+        "hub.bank": {"11": 0, "2": 1, "3": 2, "ä": 4},
+        "hub.shop": {"11": 0, "2": 1, "3": 2, "4": 3, "ä": 4},
+        "hub.bureau": {"11": 0, "3": 2, "ä": 4},
+    }
+    assert {name: {*one.held_by} for name, one in lists.items()} == {
+        "hub.bank": {"shop"},
+        "hub.shop": {"bank", "bureau"},
+        "hub.bureau": {"shop"},
+    }
+    assert [dialogue.common for dialogue in dialogues[3:]] == [["2", "3", "ä"], ["11"]]
+    assert dialogues[1].counts == {"hub.bank": 4, "hub.bureau": 3}
+    # The same again, and a new row of the bank's that the shop has had.
+    more = {**IDS, "client.bank.s": ["10", "11", "4"]}
+    again = parties(ids=more, config=ALL, known=lists)
+    assert {outcome.status for outcome in talk_all(again).values()} == {"finished"}
+    assert again[0].listed.ids == ("11", "2", "3", "4", "ä")
+    assert again[1].listed.held_by["bank"].all()
 
 
 @pytest.mark.parametrize("other", ["hub.shop", "client.bank.s"])

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.csv as pcsv
 import pytest
-from test_tables import data_of, same_as_the_simulation, write_table
+from test_tables import same_as_the_simulation, write_table
 from typer.testing import CliRunner
 
 from support.in_process import InProcess
+from support.party_files import data_of
 from support.party_processes import processes, up, written
 from tdcd.cli.app import app
 from tdcd.config import ConfigError, check_config, read_config

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from support.in_process import InProcess, largest_difference
+from support.party_files import data_of
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
 from tdcd.runtime.compute.client_data import ClientData
@@ -49,16 +50,6 @@ def federation(tmp_path):
     keys["train"] = {"rounds": 5, "local_steps": 3, "batch_size": 20, "step_size": 0.2}
     keys["evaluate"] = {"every": 2}
     return keys
-
-
-def data_of(config, options):
-    """What each client's process would read."""
-    data = {}
-    for client, given in options.items():
-        named = dict(zip((one.removeprefix("--") for one in given[::2]), given[1::2], strict=True))
-        silo = [silo.name for silo in config.silos].index(client.split(".")[1])
-        data[client] = read_data(config, silo, PartySection(**named))
-    return data
 
 
 def same_as_the_simulation(config, folder):

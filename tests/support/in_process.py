@@ -27,6 +27,7 @@ class InProcess:
     """A post office: every pair of parties has a queue, and a random one of them is served next."""
 
     def __init__(self, config, data, seed=0, configs=None):
+        """``data`` has the clients' rows and, where silos may lack samples, the hubs' lists of them, by party."""
         configs = configs or {}
         self.rng = random.Random(seed)
         job = Job(config)
@@ -34,7 +35,7 @@ class InProcess:
         self.data = data
         for index, hub in enumerate(job.hubs):
             own = Job(configs.get(hub, config))
-            self.machines[hub] = Hub(own, index, secret=SECRET, nonce=f"nonce {index}", noise_key=noise_key(own, index))
+            self.machines[hub] = self.hub(own, index)
             for client in job.clients(index):
                 own = Job(configs.get(client, config))
                 self.machines[client] = Client(own, index, client, data[client])
@@ -46,6 +47,10 @@ class InProcess:
         self.ends = {}
         self.sent = []
         self.refused = Counter()
+
+    def hub(self, job, index, restored=None):
+        key, nonce, listed = noise_key(job, index), f"nonce {index}", self.data.get(job.hubs[index])
+        return Hub(job, index, secret=SECRET, nonce=nonce, restored=restored, noise_key=key, listed=listed)
 
     def start(self):
         for name, machine in self.machines.items():
@@ -88,9 +93,7 @@ class InProcess:
         config = self.machines[hub].job.config
         index = Job(config).hubs.index(hub)
         job = Job(config)
-        back = self.machines[hub] = Hub(
-            job, index, secret=SECRET, nonce=f"nonce {index}", restored=state, noise_key=noise_key(job, index)
-        )
+        back = self.machines[hub] = self.hub(job, index, state)
         for other in (*back.clients, *back.peers):
             if isinstance(self.machines[other], Client):
                 self.machines[other] = Client(Job(config), index, other, self.data[other])

@@ -2,9 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from tdcd.alignment.messages import (
 )
 from tdcd.core.words import counted
 from tdcd.tables.rows import id_order
+from tdcd.tables.sample_list import SampleList
 
 Mask = NDArray[np.bool_]
 
@@ -82,12 +82,17 @@ class Alignment:
     """One silo's part in finding which of its ids the other silos have, pair by pair.
 
     Every silo announces how many ids it has and what it asks for. When all have, each sends its :class:`BlindedIds` to
-    all others, and returns theirs. Ids are equal when their characters are: nothing is trimmed or normalised. It holds
-    against silos that follow the protocol and are curious about what they see (semi-honest). A silo learns
+    those that it is compared with, and returns theirs. Ids are equal when their characters are: nothing is trimmed or
+    normalised. It holds against silos that follow the protocol and are curious about what they see (semi-honest). A
+    silo learns
 
     - how many ids each other silo has;
     - ``ids``: which of its own ids each single other silo has. What two others have in common it does not learn;
     - ``counts``: only how many of its ids each other silo has. Points are returned in another order.
+
+    Where silos may lack samples (``labelled``), every id that a silo with labels has is a sample, and has a number: see
+    :mod:`tdcd.tables.sample_list`. Silos with labels tell each other silo the places of those ids that both have, among
+    the ids that they are the first to have, and how many those are.
 
     A silo that does not follow the protocol can claim ids that it does not have, and so test them, or alter points, so
     that ids are missed: neither is noticed.
@@ -104,7 +109,9 @@ class Alignment:
         secret: bytes = b"",
         *,
         answer: Answer = "ids",
-        known: Collection[str] = (),
+        known: Collection[str] | Mapping[int, Collection[str]] = (),
+        compared: Collection[int] | None = None,
+        labelled: Collection[int] = (),
         workers: int | None = None,
         progress: Callable[[float], None] | None = None,
     ) -> None:
@@ -112,7 +119,10 @@ class Alignment:
 
         Args:
             secret: random bytes that the silos agreed on; they compare that they have the same, and need none.
-            known: ids that a former alignment found in all silos, the same for all; they are not compared again.
+            known: ids that a former alignment found in all silos, the same for all; or by silo, those that it found
+                there too. They are not compared again.
+            compared: the silos whose ids are compared with this one's; all others by default.
+            labelled: the silos with labels, where samples get numbers.
             workers: threads; by default one a processor.
             progress: called with the fraction of this silo's computation that is done, up to 1.
         """
@@ -122,45 +132,92 @@ class Alignment:
             raise ValueError(f"silo_index = {silo_index}: must be between 0 and {num_silos - 1}")
         self._index = silo_index
         self._others = [silo for silo in range(num_silos) if silo != silo_index]
-        self._known = [*dict.fromkeys(known)]
-        compared = _without(silo_index, _checked_ids(silo_index, ids), self._known)
-        self._own = BlindedIds(compared, workers=workers, advance=self._advance)
+        self._compared = [silo for silo in self._others if compared is None or silo in compared]
+        self._labelled = sorted(labelled)
+        by_silo = known if isinstance(known, Mapping) else dict.fromkeys(self._compared, known)
+        self._known = {silo: [*dict.fromkeys(by_silo.get(silo, ()))] for silo in self._compared}
+        self._ids = _checked_ids(silo_index, ids)
+        unknown = _unknown(silo_index, self._ids, self._known)
+        needed = {name for names in unknown.values() for name in names} if self._compared else {*self._ids}
+        self._own = BlindedIds([name for name in self._ids if name in needed], workers=workers, advance=self._advance)
+        self._rows = {
+            silo: np.array([row for row, name in enumerate(self._own.ids) if name in names], np.int64)
+            for silo, names in unknown.items()
+        }
+        """Which of the blinded ids are compared with each silo."""
         self._progress = progress
         self._computed = 0
-        self._announcement = Announcement.of(len(compared), num_silos, answer, secret, self._known)
+        self._announcements = {
+            silo: Announcement.of(
+                len(unknown.get(silo, self._ids)), num_silos, answer, secret, self._known.get(silo, ())
+            )
+            for silo in self._others
+        }
+        self._answer = answer
         self._sizes: dict[int, int] = {}
         self._arrived: list[tuple[int, Step, ByteRows]] = []
-        self._awaited = {(silo, step) for silo in self._others for step in STEPS}
+        self._awaited = {(silo, "announced") for silo in self._others}
+        self._awaited |= {(silo, step) for silo in self._compared for step in COMPARING}
+        self._numbering = self._labelled if answer == "ids" else []
+        """The silos that number samples."""
+        self._awaited |= {(silo, "numbered") for silo in self._compared if silo in self._numbering}
+        self._is_started = self._is_numbered = False
         self._theirs: dict[int, ByteRows] = {}
         """The others' ids, blinded by them and by this silo."""
         self._returned: dict[int, ByteRows] = {}
         """This silo's ids, blinded by it and by each other silo."""
+        self._places: dict[int, _Places] = {}
+        """By silo with labels: how many samples it is the first to have, and the places among them of this silo's."""
 
     @property
     def done(self) -> bool:
         """Whether everything is here and was answered."""
-        return self._index in self._sizes and not self._awaited and not self._arrived
+        return self._is_started and not self._awaited and not self._arrived and self._has_numbered
+
+    @property
+    def _has_numbered(self) -> bool:
+        return self._index not in self._numbering or self._is_numbered
 
     @property
     def counts(self) -> dict[int, int]:
-        """How many of this silo's ids each other silo has."""
-        return {silo: len(self._known) + int(mask.sum()) for silo, mask in self._masks().items()}
+        """How many of this silo's ids each other silo has that it was compared with."""
+        self._check_done()
+        return {silo: len(self._known[silo]) + int(self._mask(silo).sum()) for silo in self._compared}
 
     @property
     def common(self) -> list[str]:
         """The ids that all silos have, in the order that all silos give them."""
-        if self._announcement.answer == "counts":
-            raise RuntimeError("only counts were asked for: nobody knows which ids are common")
-        kept = reduce(np.logical_and, self._masks().values(), np.ones(len(self._own.ids), bool))
-        common = [*self._known, *(self._own.ids[row] for row in np.flatnonzero(kept))]
+        self._check_ids()
+        common = [*set(self._ids).intersection(*map(self._shared, self._compared))]
         return [common[place] for place in id_order(common)]
+
+    def samples(self, names: Sequence[str]) -> SampleList:
+        """What this silo knows of the list of all samples, if the silos have these ``names``."""
+        self._check_ids()
+        start, number_of = 0, dict[str, int]()
+        for silo in self._numbering:
+            count, places = self._places[silo]
+            number_of |= {name: start + place for name, place in places.items()}
+            start += count
+        if not number_of:
+            raise AlignmentError(
+                f"silo {self._index} has none of the {counted(start, 'sample')} that have a label: check that the id "
+                "columns mean the same"
+            )
+        ids = sorted(number_of, key=number_of.__getitem__)
+        numbers, shared = np.array([number_of[name] for name in ids], np.int64), map(self._shared, self._compared)
+        held_by = {
+            names[silo]: np.array([n in has for n in ids]) for silo, has in zip(self._compared, shared, strict=True)
+        }
+        return SampleList(start, tuple(ids), numbers, held_by)
 
     def start(self) -> list[Outgoing]:
         """The announcement to every other silo."""
-        if self._index in self._sizes:
+        if self._is_started:
             raise RuntimeError("start() was called before: make a new Alignment, with a new secret scalar")
-        self._sizes[self._index] = len(self._own.ids)
-        return [*self._to_others("announced", self._announcement.encode()), *self._proceed()]
+        self._is_started = True
+        announced = [Outgoing(silo, "announced", own.encode()) for silo, own in self._announcements.items()]
+        return [*announced, *self._proceed()]
 
     def receive(self, sender: int, step: str, payload: ByteRows) -> list[Outgoing]:
         """Take one message of another silo, as it was in :class:`Outgoing`; what is to be sent then.
@@ -177,56 +234,128 @@ class Alignment:
         self._awaited.remove((sender, name))
         if name == "announced":
             announcement = Announcement.decode(payload, sender)
-            announcement.require_like(self._announcement, sender)
+            announcement.require_like(self._announcements[sender], sender)
             self._sizes[sender] = announcement.size
             return self._proceed()
         self._arrived.append((sender, name, payload))
         return self._take_arrived()
 
-    def _masks(self) -> dict[int, Mask]:
-        """Which of the ids that were compared each other silo has, in the order in which they were returned."""
+    def _check_ids(self) -> None:
+        self._check_done()
+        if self._answer == "counts":
+            raise RuntimeError("only counts were asked for: nobody knows which ids are common")
+
+    def _check_done(self) -> None:
         if not self.done:
             missing = sorted({silo for silo, _ in self._awaited})
             raise RuntimeError(f"the alignment is not done: messages of silos {missing} have not arrived")
-        return {
-            silo: np.isin(comparable(self._returned[silo]), comparable(self._theirs[silo])) for silo in self._others
-        }
+
+    def _mask(self, silo: int) -> Mask:
+        """Which of the ids that were compared with a silo's it has, in the order in which they were returned."""
+        return np.isin(comparable(self._returned[silo]), comparable(self._theirs[silo]))
+
+    def _shared(self, silo: int) -> set[str]:
+        """The ids that a silo has too."""
+        rows = self._rows[silo][self._mask(silo)]
+        return {*self._known[silo], *(self._own.ids[row] for row in rows)}
+
+    @property
+    def _is_met(self) -> bool:
+        """Whether all silos have announced themselves."""
+        return self._is_started and len(self._sizes) == len(self._others)
 
     def _proceed(self) -> list[Outgoing]:
         """Once all silos have announced themselves: send the own ids, and take what came before its time."""
-        if len(self._sizes) <= len(self._others):
+        if not self._is_met:
             return []
-        if not self._others:
-            return []
-        return [*self._to_others("blinded", self._own.points()), *self._take_arrived()]
+        points = self._own.points() if self._compared else None
+        sent = [Outgoing(silo, "blinded", points[self._rows[silo]]) for silo in self._compared if points is not None]
+        return [*sent, *self._take_arrived()]
 
     def _take_arrived(self) -> list[Outgoing]:
-        if len(self._sizes) <= len(self._others):
+        if not self._is_met:
             return []
         arrived, self._arrived = self._arrived, []
-        return [message for part in arrived for message in self._take(*part)]
+        out = [message for part in arrived for message in self._take(*part)]
+        return out + self._number()
 
     def _take(self, sender: int, step: Step, payload: ByteRows) -> list[Outgoing]:
-        """Check a set of ids and do with it what its step asks for."""
+        """Check a set of ids, or places, and do with it what its step asks for."""
+        size = len(self._rows[sender])
         if step == "returned":
-            size, what = self._sizes[self._index], f"the set of silo {self._index} that silo {sender} returned"
+            what = f"the set of silo {self._index} that silo {sender} returned"
             self._returned[sender] = checked_points(payload, size, what)
+            return []
+        if step == "numbered":
+            names = [*_in_order(self._known[sender]), *(self._own.ids[row] for row in self._rows[sender])]
+            self._places[sender] = _Places.read(payload, names, sender)
             return []
         what = f"the set of silo {sender} that it sent"
         theirs = self._own.blind(checked_points(payload, self._sizes[sender], what))
         self._theirs[sender] = theirs
-        if self._announcement.answer == "counts":
+        if self._answer == "counts":
             theirs = theirs[np.argsort(comparable(theirs))]
         return [Outgoing(sender, "returned", theirs)]
 
-    def _to_others(self, step: Step, payload: ByteRows) -> list[Outgoing]:
-        return [Outgoing(silo, step, payload) for silo in self._others]
+    def _number(self) -> list[Outgoing]:
+        """Once all comparisons are done, a silo with labels tells the places of the samples that it is the first of."""
+        is_compared = all(silo in self._returned and silo in self._theirs for silo in self._compared)
+        if self._has_numbered or not is_compared:
+            return []
+        self._is_numbered = True
+        earlier = [silo for silo in self._numbering if silo < self._index and silo in self._compared]
+        known_before = set[str]().union(*map(self._shared, earlier))
+        firsts = [name for name in _in_order(self._ids) if name not in known_before]
+        own = self._places[self._index] = _Places(len(firsts), {name: place for place, name in enumerate(firsts)})
+        return [Outgoing(silo, "numbered", own.sent(self._names_of(silo))) for silo in self._compared]
+
+    def _names_of(self, silo: int) -> list[str | None]:
+        """Of each id that was known to be common, and of each one that a silo sent, what it is here, if it is here."""
+        mine = {
+            point: self._own.ids[row]
+            for row, point in zip(self._rows[silo], comparable(self._returned[silo]).tolist(), strict=True)
+        }
+        return [*_in_order(self._known[silo]), *(mine.get(point) for point in comparable(self._theirs[silo]).tolist())]
 
     def _advance(self, count: int) -> None:
-        """Report progress: this silo multiplies the points of every silo once."""
+        """Report progress: this silo multiplies its points, and those of every silo that it is compared with."""
         self._computed += count
         if self._progress is not None:
-            self._progress(self._computed / sum(self._sizes.values()))
+            total = len(self._own.ids) + sum(self._sizes[silo] for silo in self._compared)
+            self._progress(self._computed / total)
+
+
+class _Places(NamedTuple):
+    """The samples that a silo with labels is the first to have."""
+
+    total: int
+    places: Mapping[str, int]
+    """Of those that this silo knows, too: which of them each is."""
+
+    def sent(self, names: Sequence[str | None]) -> ByteRows:
+        """As another silo is sent them, that has these ids; None is one that is not here."""
+        places = [ABSENT if name is None else self.places.get(name, ABSENT) for name in names]
+        return np.array([self.total, *places], "<i8").view(np.uint8).reshape(-1, 8)
+
+    @classmethod
+    def read(cls, payload: ByteRows, names: Sequence[str], sender: int) -> Self:
+        """What :meth:`sent` gave, for the ids ``names``."""
+        what = f"the places of samples that silo {sender} sent"
+        numbers = np.ascontiguousarray(checked_rows(payload, 1 + len(names), 8, what)).view("<i8").ravel()
+        count, places = int(numbers[0]), numbers[1:]
+        given = places[places != ABSENT]
+        is_place = 0 <= count <= MAX_IDS and (given >= 0).all() and (given < count).all()
+        if not is_place or len(np.unique(given)) < len(given):
+            raise AlignmentError(f"{what} are damaged: they are not different places of so many")
+        return cls(count, {name: place for name, place in zip(names, places.tolist(), strict=True) if place != ABSENT})
+
+
+ABSENT = -1
+COMPARING: tuple[Step, ...] = ("blinded", "returned")
+
+
+def _in_order(ids: Sequence[str]) -> list[str]:
+    return [ids[place] for place in id_order(ids)]
 
 
 def _checked_ids(silo_index: int, ids: Iterable[str]) -> list[str]:
@@ -242,15 +371,18 @@ def _checked_ids(silo_index: int, ids: Iterable[str]) -> list[str]:
     return list(counts)
 
 
-def _without(silo_index: int, ids: list[str], known: Sequence[str]) -> list[str]:
-    """The ids that are still to be compared."""
-    if lost := [*dict.fromkeys(known).keys() - set(ids)]:
+def _unknown(silo_index: int, ids: Sequence[str], known: Mapping[int, Sequence[str]]) -> dict[int, set[str]]:
+    """By silo, the ids that are still to be compared with its."""
+    own, unknown = {*ids}, {}
+    lost = [name for name in dict.fromkeys(name for names in known.values() for name in names) if name not in own]
+    if lost:
         raise AlignmentError(
             f"silo {silo_index} no longer has {counted(len(lost), 'known id')}: {_some(sorted(lost))}; "
             "align anew without the former list"
         )
-    found_before = {*known}
-    return [name for name in ids if name not in found_before]
+    for silo, names in known.items():
+        unknown[silo] = own - {*names}
+    return unknown
 
 
 def _some(names: Sequence[str]) -> str:

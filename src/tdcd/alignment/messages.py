@@ -15,7 +15,7 @@ from tdcd.core.words import counted
 Answer = Literal["ids", "counts"]
 """What a silo learns of another one: which of its own ids the other has, or only how many."""
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
-Step = Literal["announced", "blinded", "returned"]
+Step = Literal["announced", "blinded", "returned", "numbered"]
 STEPS: tuple[Step, ...] = get_args(Step)
 
 MAX_IDS = 10_000_000
@@ -36,8 +36,9 @@ class Outgoing:
 
     Attributes:
         receiver: the silo's index.
-        step: ``announced``, ``blinded`` (the sender's ids) or ``returned`` (the receiver's ids, blinded twice).
-        payload: ``[n, width]`` bytes, one row per id (one row for ``announced``).
+        step: ``announced``, ``blinded`` (the sender's ids), ``returned`` (the receiver's ids, blinded twice) or
+            ``numbered`` (which of the samples that the sender is the first to have the receiver's ids are).
+        payload: ``[n, width]`` bytes, one row per id (one row for ``announced``; a count before those of ``numbered``).
     """
 
     receiver: int
@@ -50,11 +51,11 @@ class Announcement:
     """What every silo announces first: what it runs and how many ids it has, before any of them travels.
 
     Attributes:
-        size: how many ids the silo compares.
+        size: how many ids the silo compares with the receiver's.
         num_silos: how many silos it believes there are.
         answer: what it asks for.
-        num_known: how many ids were found to be common before, and are not compared again.
-        known_check: 16 bytes that are the same for all silos with the same known ids.
+        num_known: how many ids were found to be common to both before, and are not compared again.
+        known_check: 16 bytes that are the same for silos with the same known ids.
         secret_check: 16 bytes that are the same for all silos with the same secret.
     """
 

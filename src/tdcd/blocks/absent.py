@@ -21,6 +21,7 @@ A row that the silo itself lacks is a row of zeros, and so is its phi: a linear 
 last mark, which only silos have that lack samples.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd import blocks
-from tdcd.blocks.base import Block, Members, phi_of_members
+from tdcd.blocks.base import Block, Members, phi_of_members, without_head
 from tdcd.blocks.linear import Linear
 from tdcd.core.algorithm import Apply
 from tdcd.core.choices import StandInKind
@@ -47,6 +48,14 @@ class Absent:
     """Whether the silo itself lacks some samples."""
     is_linear: bool = True
     """Whether its block is linear."""
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], absent: NDArray[np.bool_], kind: StandInKind, block: Block, *, lacks_rows: bool
+    ) -> "Absent":
+        """What a silo with this block needs, where ``absent`` ``[N, M]`` says which silos it has to stand in for."""
+        silos = [] if kind == "none" else [name for name, own in zip(names, absent, strict=True) if own.any()]
+        return cls(tuple(silos), kind, lacks_rows, type(without_head(block)) is Linear)
 
     def __bool__(self) -> bool:
         """Whether its features have marks."""

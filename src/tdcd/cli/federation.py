@@ -80,6 +80,10 @@ class _Stop:
 def hub(
     federation: FederationFile,
     silo: SiloName,
+    samples: Annotated[
+        Path | None,
+        typer.Option(help='The silo\'s list of samples, as tdcd align writes it; needed with data.samples = "all".'),
+    ] = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
     listen: Annotated[
@@ -108,7 +112,8 @@ def hub(
     stop = _Stop()
     open_log(hub_of(silo))
     with reported(), stoppable(stop.ask):
-        given = {"certs": text_of(certs), "out": text_of(out), "listen": listen, "metrics": metrics}
+        files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples)}
+        given = {**files, "listen": listen, "metrics": metrics}
         own = own_file(party, **given, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
     end(outcome)
@@ -220,7 +225,10 @@ def text_of(path: Path | None) -> str | None:
 def align(
     federation: FederationFile,
     silo: SiloName,
-    out: Annotated[Path | None, typer.Option(help="The text file to write: one id per line.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help='The text file to write: one id per line. A hub with data.samples = "all" writes JSON.'),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--client", help="Take part as this client; otherwise as the silo's hub.")
     ] = None,
@@ -248,12 +256,15 @@ def align(
     insecure: Insecure = False,
 ) -> None:
     """Find the ids that every silo has, before training: every hub runs this command, with --data or with its clients.
+    With data.samples = "all" in the file, find the samples that have a label anywhere, whichever silos know them.
 
     It is a private set intersection between every two hubs. It protects against curious silos that follow the protocol,
     not against silos that cheat: a silo can claim ids that it does not have. All learn how many ids each silo has, and
     which of their own ids every single other silo has; with --counts only how many. `tdcd client --ids OUT` trains on
-    the ids in OUT. The terminal says how many of your rows are lost, and what that does to the labels in them, if your
-    tables have any. About 17 s for 100,000 ids in each of two silos, both on one machine with two cores.
+    the ids in OUT. With data.samples = "all" OUT of a hub is its list of samples, for `tdcd hub --samples OUT`, and
+    silos without labels are compared with the one that has them alone. The terminal says how many of your rows are
+    lost, and what that does to the labels in them, if your tables have any. About 17 s for 100,000 ids in each of two
+    silos, both on one machine with two cores.
 
     Exit status: 0 done, 2 bad input or parties that do not fit together, 130 interrupted.
     """
@@ -265,34 +276,48 @@ def align(
     waiting = WaitingDisplay(screen, "aligning")
     with reported(), stoppable(waiting.stop), waiting:
         answer: Answer = "counts" if counts else "ids"
-        if counts and out is not None:
-            raise ValueError("--counts writes no file: leave out --out")
-        if out is None and not counts:
-            raise ValueError("--out: is missing: the file for the common ids")
         if known is not None and name is not None:
             raise ValueError("--known is for hubs: a client sends its hub all its ids")
-        if out is not None:
-            refuse_existing(out, force)
         job = read_job(federation)
+        _check_out(out, force, counts=counts, is_list=job.may_lack_samples and name is None)
         own = own_file(party, certs=text_of(certs), insecure=insecure)
         if name is not None:
             aligned = align_as_client(job, silo, name, data or [], own, waiting, answer=answer)
         else:
             aligned = align_as_hub(job, silo, data or [], own, waiting, answer=answer, known=known)
-        outcome, ids, lost, shared = aligned
+        outcome, ids, lost, shared, listed = aligned
         is_done = outcome.status == "finished"
         if is_done and out is not None:
-            out.write_text("".join(f"{sample}\n" for sample in ids), encoding="utf-8")
+            aligned.write(out)
     if is_done and counts and name is not None:
         screen.print("The hubs know how many ids they share; nobody knows which.", highlight=False)
     elif is_done and counts:
         show_table(screen, counts_table(silo, lost.ids, shared))
+    elif is_done and job.may_lack_samples:
+        of_all = "" if listed is None else f", of {listed.total:,} in all"
+        words = f"{counted(len(ids), 'id')} {are(len(ids))} samples with a label{of_all}: {out}"
+        screen.print(words, soft_wrap=True, highlight=False)
+        if shared:
+            show_table(screen, counts_table(silo, lost.ids, shared))
     elif is_done:
         screen.print(f"{counted(len(ids), 'id')} {are(len(ids))} in every silo: {out}", soft_wrap=True, highlight=False)
         show_table(screen, alignment_table({silo if name is None else f"{silo}, {name}": lost}))
         if not ids:
             screen.print("Ids are compared as data.ids says; by default '001' is not '1'.", highlight=False)
     end(outcome)
+
+
+def _check_out(out: Path | None, force: bool, *, counts: bool, is_list: bool) -> None:
+    """Refuse --out where nothing is written, or what is written is called otherwise; and no --out where it is."""
+    if counts and out is not None:
+        raise ValueError("--counts writes no file: leave out --out")
+    if out is None and not counts:
+        raise ValueError("--out: is missing: the file for the common ids")
+    if out is None:
+        return
+    if is_list and out.suffix != ".json":
+        raise ValueError(f"--out {out}: with data.samples = 'all' a hub writes its list of samples: call it NAME.json")
+    refuse_existing(out, force)
 
 
 CELLS = 24

@@ -74,6 +74,7 @@ def _sample_checks(config: Config) -> list[str]:
     where = "data.samples = 'all'"
     if data.source != "files":
         return [f"{where}: goes with data.source = 'files', whose rows have ids, not {data.source!r}; leave it out"]
+    labelled = [silo for silo in config.silos if silo.label is not None]
     weight = next((silo.weight for silo in config.silos if silo.weight is not None), None)
     clashes = [
         (data.align, "data.align = true", "that keeps to the ids that all silos have"),
@@ -84,7 +85,11 @@ def _sample_checks(config: Config) -> list[str]:
             f"train.silo_dropout = {train.silo_dropout}",
             "its stand-ins would not know of silos that are dropped",
         ),
-        (weight is not None, f"weight = {weight!r}", "a sample may lack the silo that weighs it"),
+        (
+            weight is not None and len(labelled) > 1,
+            f"weight = {weight!r}",
+            "where several silos have labels, a sample may lack the one that weighs it",
+        ),
         (config.federation.aligned, "federation.aligned = true", "silos that lack rows split them in their own way"),
     ]
     return clashing(where, clashes)

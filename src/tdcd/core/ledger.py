@@ -82,6 +82,17 @@ class Sizes(NamedTuple):
     """Per silo, the bytes of a client's memory, if its update carries one."""
     trained: int = 0
     """The training samples, which certificates are of."""
+    rows: Sequence[tuple[int, int]] = ()
+    """Per silo, how many of the training samples and of all samples it has, where silos lack some."""
+
+    def held(self, silo: int, samples: int, *, of_round: bool) -> int:
+        """How many of so many samples a silo has: of a round's, its part of the training samples."""
+        if not self.rows:
+            return samples
+        trained, scored = self.rows[silo]
+        if of_round:
+            return round(samples * trained / self.trained)
+        return trained if samples == self.trained else scored
 
     @property
     def itemsize(self) -> int:
@@ -127,7 +138,8 @@ def load_of(flow: Flow, sizes: Sizes, *, samples: int | None = None) -> Load:
             rows = sizes.samples if samples is None else (samples,)
             each[silo] = _wire_bytes(flow, (*rows, flow.width), dtype)
         else:
-            all_rows = math.prod(sizes.samples) if samples is None else samples
+            is_of_round = samples is None
+            all_rows = sizes.held(silo, math.prod(sizes.samples) if samples is None else samples, of_round=is_of_round)
             each[silo] = _wire_bytes(flow, (0, flow.width), dtype)
             together[silo] = _wire_bytes(flow, (all_rows, flow.width), dtype) - each[silo]
     return Load(flow, tuple(each), tuple(together))
@@ -157,7 +169,8 @@ class Ledger:
     exchange, so its clients send blocks only. What parties on one machine send each other does not count. Phi counts
     in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets
     the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
-    be left over per client and round, which is not counted. If only some clients answer, those exchange blocks, their
+    be left over per client and round, which is not counted. A silo that lacks samples is taken to have its part of
+    every minibatch. If only some clients answer, those exchange blocks, their
     phi is taken to be of their part of the rows, and hubs send that of whole minibatches, zero for the others' rows. A
     baseline that needs raw data in another place sends it before round 0. So do clients the products of their features,
     where steps are scaled by curvature.

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.absent import Absent
-from tdcd.blocks.base import Block, without_head
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.base import Block
 from tdcd.federation.partition import Rows, aligned_empty
 from tdcd.federation.silos import Federation, Silo
 
@@ -63,11 +62,9 @@ def with_stand_ins(federation: Federation, blocks: Sequence[Block]) -> tuple[Fed
     silos, marked = [], []
     for index, (silo, block) in enumerate(zip(federation.silos, blocks, strict=True)):
         absent = stood_in_for(train, index, labelled)
-        chosen = [] if terms.standin == "none" else np.flatnonzero(absent.any(axis=1)).tolist()
         lacks_rows = not (train[index].all() and test[index].all())
-        stand_ins = Absent(
-            tuple(names[other] for other in chosen), terms.standin, lacks_rows, type(without_head(block)) is Linear
-        )
+        stand_ins = Absent.of(names, absent, terms.standin, block, lacks_rows=lacks_rows)
+        chosen = [names.index(other) for other in stand_ins.silos]
         held_out = stood_in_for(test, index, labelled)[chosen].T
         silos.append(_marked(silo, stand_ins, (absent[chosen].T, held_out), (train[index], test[index])))
         marked.append(stand_ins.block(block))
@@ -100,15 +97,16 @@ def _zeroed(features: NDArray[Any], present: Presence) -> NDArray[Any]:
 
 def patterns(federation: Federation) -> Mapping[tuple[str, ...], NDArray[np.int64]]:
     """The training samples by the silos that have them, the most frequent first."""
-    return _patterns(presence_of(federation), [silo.name for silo in federation.silos])
+    return patterns_in(presence_of(federation), [silo.name for silo in federation.silos])
 
 
 def test_patterns(federation: Federation) -> Mapping[tuple[str, ...], NDArray[np.int64]]:
     """The same of the held-out samples."""
-    return _patterns(test_presence_of(federation), [silo.name for silo in federation.silos])
+    return patterns_in(test_presence_of(federation), [silo.name for silo in federation.silos])
 
 
-def _patterns(present: Presence, names: Sequence[str]) -> dict[tuple[str, ...], NDArray[np.int64]]:
+def patterns_in(present: Presence, names: Sequence[str]) -> dict[tuple[str, ...], NDArray[np.int64]]:
+    """The samples by the silos that have them, the most frequent first."""
     kinds, which, counts = np.unique(present, axis=1, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return {

@@ -106,6 +106,11 @@ class Silo:
         """M_j: the training samples that the silo has."""
         return int(self.rows_held.sum())
 
+    @property
+    def num_test_rows(self) -> int:
+        """The held-out samples that the silo has."""
+        return sum(len(rows) for rows in self.test_rows)
+
     def owner(self) -> NDArray[np.int32]:
         """``[M]``: which client holds each sample; -1 where the silo lacks it."""
         owner = np.full(len(self.features), -1, np.int32)
@@ -238,7 +243,7 @@ class Federation:
         if self.terms.samples == "common":
             return True
         num_test = 0 if self.test_labels is None else len(self.test_labels)
-        held = [(silo.num_rows, sum(len(rows) for rows in silo.test_rows)) for silo in self.silos]
+        held = [(silo.num_rows, silo.num_test_rows) for silo in self.silos]
         return all(each == (self.num_samples, num_test) for each in held)
 
     def check_complete(self, what: str) -> None:

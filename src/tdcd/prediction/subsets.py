@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Ensemble
+from tdcd.blocks.absent import without_stand_ins
 from tdcd.blocks.base import Block, without_head
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.objective import Objective
@@ -100,7 +101,7 @@ def is_calibrated(blocks: Sequence[Block], objective: Objective) -> bool:
 
     Linear models are calibrated on average by their loss, and their coefficients are read as log-odds.
     """
-    has_ensemble = any(isinstance(without_head(block), Ensemble) for block in blocks)
+    has_ensemble = any(isinstance(without_stand_ins(without_head(block)), Ensemble) for block in blocks)
     return has_ensemble and objective.kind.name in ("logistic", "softmax")
 
 

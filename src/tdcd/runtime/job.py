@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tdcd.blocks.absent import Absent
 from tdcd.blocks.base import Block, with_head
 from tdcd.blocks.start import block_bytes
 from tdcd.config import Config, ConfigError
@@ -78,6 +79,8 @@ class Topology:
         return tuple(self.hubs[silo] for silo in broadcasters)
 
 
+NONE_ABSENT = Absent()
+
 SHARED = ("seed", "dtype", "data", "federation", "model", "train", "exchange", "evaluate", "silos")
 """The sections that all parties must have alike; the others are each party's own business."""
 
@@ -97,8 +100,6 @@ class Job:
             object.__setattr__(self, "config", self.config.model_copy(update={"federation": federation}))
         if not self.config.silos:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
-        if self.config.data.samples == "all":
-            problems.append("data.samples = 'all': real parties train on samples that every silo has; use 'common'")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
         if self.config.model.loss is not None:
@@ -174,16 +175,23 @@ class Job:
         """When the run ends, and which model stays."""
         return Stopping.of(self.config.model_dump(), self.variant.is_steered, self.variant.longest_factor)
 
-    def block(self, silo: int) -> Block:
-        """What a silo trains. The code of another silo's own block is neither needed nor imported here."""
-        if silo not in self._blocks:
+    def block(self, silo: int, absent: Absent = NONE_ABSENT) -> Block:
+        """What a silo trains, with stand-ins for silos that lack some of its samples. The code of another silo's own
+        block is neither needed nor imported here.
+        """
+        if (silo, absent) not in self._blocks:
             block = block_named(self.config.block_names[silo], self.config.model)
-            self._blocks[silo] = with_head(block, self.combine)
-        return self._blocks[silo]
+            self._blocks[silo, absent] = with_head(absent.block(block), self.combine)
+        return self._blocks[silo, absent]
 
     @cached_property
-    def _blocks(self) -> dict[int, Block]:
+    def _blocks(self) -> dict[tuple[int, Absent], Block]:
         return {}
+
+    @cached_property
+    def may_lack_samples(self) -> bool:
+        """Whether silos may lack samples that others have, so that every hub needs its part of the list of samples."""
+        return self.config.data.samples == "all"
 
     @cached_property
     def hubs(self) -> tuple[str, ...]:
@@ -356,12 +364,14 @@ def scores_beyond(job: Job, silo: int, num_samples: int, num_outputs: int) -> st
     return f"{scores} are more than a message may have: {_advice(job)}"
 
 
-def block_beyond(job: Job, silo: int, feature_shape: tuple[int, ...], num_outputs: int) -> str:
-    """Why a silo's block cannot be; nothing if it can."""
+def block_beyond(
+    job: Job, silo: int, feature_shape: tuple[int, ...], num_outputs: int, absent: Absent = NONE_ABSENT
+) -> str:
+    """Why a silo's block, with its stand-ins, cannot be; nothing if it can."""
     # Axes are positive, and even their product may be beyond what a machine can count.
     too_many = math.prod(feature_shape) * np.dtype(job.settings.dtype).itemsize > 2**20 * job.most_bytes
     width = job.combine.width(num_outputs)
-    if not too_many and block_bytes(job.block(silo), job.settings, feature_shape, width) <= job.most_bytes:
+    if not too_many and block_bytes(job.block(silo, absent), job.settings, feature_shape, width) <= job.most_bytes:
         return ""
     block = f"a block for features {[*feature_shape]} and {num_outputs} outputs"
     return f"{block} is more than a message may have: {_advice(job)}"

@@ -8,6 +8,7 @@ stay where they were read, one table at a time.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -36,6 +37,7 @@ from tdcd.tables.overlap import (
 from tdcd.tables.preparation import Preparation, without_use
 from tdcd.tables.reader import give_back_memory, read_chunks, read_rows
 from tdcd.tables.rows import Columns, RawRows
+from tdcd.tables.sample_list import SampleList
 from tdcd.tables.summary import Summary, merge_summaries, summarize
 from tdcd.tables.weighting import raw_weights
 
@@ -56,6 +58,8 @@ class Assembled(NamedTuple):
     """``[m]``: of the held-out ones."""
     test_labels: Sequence[str | float]
     """``[m]``: their labels, as the tables have them."""
+    lists: Mapping[str, SampleList] = MappingProxyType({})
+    """What each silo knows of the list of samples, where silos may lack some."""
 
 
 class _Samples(NamedTuple):
@@ -230,6 +234,7 @@ def assemble(
         if presence.selection:
             caution(presence.selection)
     label_encoding = LabelEncoding(encoded.task, encoded.classes, mean, scale)
+    lists = SampleList.of_tables(config, tables, ids) if takes_all else {}
     made = []
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns are freed when its features are there.
@@ -252,7 +257,7 @@ def assemble(
     )
     named = np.array(ids, object)
     ids, test_ids = named[~held_out].tolist(), named[held_out].tolist()
-    return Assembled(federation, label_encoding, preparations, ids, test_ids, encoded.of(held_out))
+    return Assembled(federation, label_encoding, preparations, ids, test_ids, encoded.of(held_out), lists)
 
 
 def _check(config: Config) -> None:

@@ -30,6 +30,7 @@ from tdcd.tables.overlap import (
 )
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Category, Column, Columns, RawRows, spelt_otherwise, written_twice
+from tdcd.tables.sample_list import SampleList
 from tdcd.tables.source import Source, open_table
 from tdcd.tables.summary import CategoryStats, NumericStats
 
@@ -155,10 +156,11 @@ def refuse_randomised(table: Source) -> None:
 
 
 def _chosen(rows: RawRows, ids: Path | None, dialect: Dialect) -> RawRows:
-    """The rows about the ids in a text file; all without one."""
+    """The rows about the ids in a text file, or in a hub's list of samples; all without one."""
     if ids is None:
         return rows
-    wanted = ids.read_text(encoding="utf-8").splitlines()
+    is_list = ids.suffix == ".json"
+    wanted = SampleList.read(ids).ids if is_list else ids.read_text(encoding="utf-8").splitlines()
     chosen = {*dialect.as_ids(wanted)}
     places = [place for place, sample in enumerate(rows.ids) if sample in chosen]
     if not places:

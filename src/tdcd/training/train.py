@@ -689,6 +689,9 @@ def ledger_of(
         [bytes_up(block, variant.block_exchange) for block in hub_blocks],
         [] if variant.carried is None else [tree_bytes(variant.carried.memory(block)) for block in hub_blocks],
         simulation.num_samples,
+        []
+        if federation.is_complete
+        else [(silo.num_rows, silo.num_rows + silo.num_test_rows) for silo in federation.silos],
     )
     ledger = Ledger.of(
         simulation.round_of(variant),

@@ -49,6 +49,7 @@ class ClientCompute:
         client: int = 0,
         num_outputs: int = 1,
         weights: NDArray[Any] | None = None,
+        silo_rows: int = 0,
     ) -> None:
         """Take the training rows.
 
@@ -57,7 +58,9 @@ class ClientCompute:
             weights: ``[n_k]``, what each row weighs; all the same by default.
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
+            silo_rows: M_j, the training samples that the silo has; M by default.
         """
+        self._silo_rows = silo_rows or num_samples
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
@@ -114,7 +117,7 @@ class ClientCompute:
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)
         weights = nothing if self._weights is None else self._weights.take(padded)
-        rules = self._rule(Remaining(self.num_samples, self.batch_size), counts, width)
+        rules = self._rule(Remaining(self._silo_rows, self.batch_size), counts, width)
         places, samples = places % padded[0].size, samples % held[0].size
         parts = zip(of_rounds, features, labels, counts, weights, rules, strict=True)
         return [

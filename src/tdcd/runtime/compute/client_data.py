@@ -67,10 +67,16 @@ class ClientData:
         assert self.table is not None
         return summarize(self.table, chosen, bins).to_json()
 
-    def prepared(self, preparation: Preparation, bias: bool, dtype: Dtype) -> NDArray[Any]:
-        """The table as features, with a column of ones at the end if the silo carries the bias."""
+    def prepared(
+        self, preparation: Preparation, bias: bool, dtype: Dtype, absent: NDArray[np.bool_] | None = None
+    ) -> NDArray[Any]:
+        """The table as features, with a column of ones at the end if the silo carries the bias.
+
+        Args:
+            absent: ``[n, S]``: for which of the silos that there are stand-ins for each row needs them.
+        """
         assert self.table is not None
-        return preparation.apply(self.table, dtype, int(bias))
+        return preparation.apply(self.table, dtype, int(bias), absent)
 
     def save(self, path: Path) -> None:
         """Write ready arrays to a safetensors file, which ``tdcd client --data`` reads."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks.absent import Absent
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm, certificate, lazy
@@ -30,7 +31,7 @@ from tdcd.runtime.compute.encrypted_rounds import EncryptedRounds
 from tdcd.runtime.compute.links import MEMORY, Layout, Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
-from tdcd.runtime.job import IncompatibleParties, Job
+from tdcd.runtime.job import NONE_ABSENT, IncompatibleParties, Job
 from tdcd.runtime.messages.structure import Arrays
 from tdcd.runtime.messages.validation import are_finite
 
@@ -41,7 +42,7 @@ class Holdings(NamedTuple):
     places: list[NDArray[np.int64]]
     """Per client: where its samples are."""
     slots: NDArray[np.int64]
-    """``[1, E * B]``: where each sample is if the clients' rows follow one another."""
+    """``[1, E * B]``: where each sample is if the clients' rows follow one another, and last those that nobody has."""
 
 
 def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
@@ -86,10 +87,11 @@ class HubCompute:
         noise_key: bytes = b"",
         products: Sequence[NDArray[Any]] = (),
         run: str = "",
+        absent: Absent = NONE_ABSENT,
     ) -> None:
         """Take the silo's index, its samples, the shape of one of them, and the hub's masks and the secret of its noise
-        if it has any; what clients sent of the products of their features, where the hub's steps need them; and the
-        run.
+        if it has any; what clients sent of the products of their features, where the hub's steps need them; the run;
+        and the stand-ins of its block.
         """
         self.settings = job.settings.at(sample_index.num_samples)
         self.sample_index, self.silo = sample_index, silo
@@ -119,14 +121,16 @@ class HubCompute:
         self.between_hubs = self._layouts()
         """By flow and silo: what the silo's hub sends."""
         self._draws = draws_of(self.settings, sample_index.num_samples)
-        # NumPy sorts few different numbers fastest in 16 bits.
-        self._owner = sample_index.train_owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
+        # NumPy sorts few different numbers fastest in 16 bits. Samples that the silo lacks come last.
+        owner = sample_index.train_owner
+        owner = np.where(owner < 0, len(sample_index.rows), owner)
+        self._owner = owner.astype(np.min_scalar_type(max(256, len(sample_index.rows))))
         self._labels = None if sample_index.meaning is None else sample_index.train_labels
         self._weights = sample_index.weights_at(~sample_index.held_out)
         self.num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self.num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
-        self._model, self._num_features = job.block(silo), feature_shape[-1]
+        self._model, self._num_features = job.block(silo, absent), feature_shape[-1]
         started = start_block(
             self._model,
             self.settings,
@@ -280,7 +284,7 @@ class HubCompute:
         slots, everywhere = np.empty_like(orders), np.arange(orders.shape[1])
         for slot, order in zip(slots, orders, strict=True):
             slot[order] = everywhere
-        counts = [np.bincount(one, minlength=self.num_clients) for one in holders]
+        counts = [np.bincount(one, minlength=self.num_clients)[: self.num_clients] for one in holders]
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
         return [Holdings(its, slots[index : index + 1]) for index, its in enumerate(places)]
@@ -299,6 +303,8 @@ class HubCompute:
             else self.links.decode_rows(round_index, TO_HUB, place, answer, f"{round_index}.")
             for answer, place in zip(answers, holdings.places, strict=True)
         ]
+        lacking = holdings.slots.size - sum(map(len, rows))
+        rows += [self._zeros(lacking)] if lacking else []
         stacked: Any = algorithm.stack(np.concatenate(rows)[None], holdings.slots)  # type: ignore[arg-type]
         phi = np.asarray(stacked[0]).reshape(self.phi_shape)
         sent = self.links.to_hubs(round_index, phi)
@@ -418,7 +424,7 @@ class HubCompute:
         found = mask_of(math.prod(shape), is_absent, places) if absent is None else absent.astype(np.uint8)
         missing = found.reshape(shape)
         present = self.batch_size - missing.sum(axis=1, dtype=np.int32)
-        rows = np.array([self.sample_index.num_samples - self._held[[*without]].sum()], np.int64)
+        rows = np.array([self._held.sum() - self._held[[*without]].sum()], np.int64)
         return [{"absent": missing.ravel()[place], "present": present, "rows": rows} for place in places]
 
     def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
@@ -443,11 +449,14 @@ class HubCompute:
             return as_arrays
 
     def _mean_products(self, products: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """The products of the silo, from those of its clients; what was masked is added up."""
-        summed = self.variant.summed_blocks
+        """The products of the silo, from those of its clients; what was masked is added up.
+
+        The mean is over all M samples: those that the silo lacks count as zeros.
+        """
+        summed, share = self.variant.summed_blocks, int(self._held.sum()) / self.sample_index.num_samples
         if summed is not None:
-            return np.asarray(summed.average(add_steps(products), self.settings.dtype))
-        return mean_products(np.stack(products), shares_of(self._held))
+            return np.asarray(summed.average(add_steps(products), self.settings.dtype)) * share
+        return np.asarray(mean_products(np.stack(products), shares_of(self._held)) * share)
 
     def memory_of(self, part: Arrays) -> Tree:
         """A client's memory, from the arrays that it sent."""
@@ -491,7 +500,8 @@ class HubCompute:
         for name, held_out in sets:
             places = [numbers[held_out][numbers[held_out] >= 0] for numbers in self._places]
             total = self._num_scored[name]
-            scores = np.empty((total, self.phi_width), self.settings.dtype)
+            # Of samples that the silo lacks, phi is zero.
+            scores = np.zeros((total, self.phi_width), self.settings.dtype)
             for answer, place in zip(answers, places, strict=True):
                 scores[place] = self._rows(answer, name, len(place))
             part[name] = self.links.scores_part(name, round_index, scores)

@@ -9,23 +9,29 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks import Block
+from tdcd.blocks.absent import Absent
 from tdcd.config import Config
 from tdcd.config.losses import chosen_loss, label_unit, named_loss
 from tdcd.core.losses import Loss, Task, fitting, outputs_of
 from tdcd.data.table import holdout_mask
+from tdcd.federation import hub_of
+from tdcd.federation.missing_rows import Presence
 from tdcd.runtime.certificates.agreement import Card
 from tdcd.runtime.job import IncompatibleParties, UnfitLabels
-from tdcd.runtime.messages.messages import Enrol, LabelTarget, Outputs
+from tdcd.runtime.messages.messages import Enrol, LabelledSamples, LabelTarget, Outputs
+from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.validation import take, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.tables.label_privacy import check_all_classes, with_noise
-from tdcd.tables.labels import Labels, choose_held_out, encode, in_words, standardized
+from tdcd.tables.labels import Labels, canonical_label, choose_held_out, encode, in_words, standardized
 from tdcd.tables.rows import id_order
+from tdcd.tables.sample_list import SampleList
 from tdcd.tables.weighting import gathered_weights, sample_weights
 
 MOST_CLASSES = 100_000
@@ -82,6 +88,48 @@ class Enrolment:
         return self.rows == other.rows and self.ids == other.ids and labels[0] == labels[1]
 
 
+class Labelled(NamedTuple):
+    """Samples by number, with their labels and what they weigh."""
+
+    numbers: NDArray[np.int64]
+    """``[n]``."""
+    labels: NDArray[Any]
+    """``[n]``: numbers, or texts."""
+    weights: NDArray[np.float64] | None = None
+
+    @classmethod
+    def read(cls, message: LabelledSamples, total: int) -> Self:
+        """Check what another hub says of its samples."""
+        numbers = take(message.numbers, "numbers", np.int64, [None])
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < total:
+            raise RejectedMessage("'numbers' must be numbers of samples")
+        if len(np.unique(numbers)) < len(numbers):
+            raise RejectedMessage("'numbers' has a sample twice")
+        if (message.labels is None) == (message.names is None):
+            raise RejectedMessage("it must have either 'labels' or 'names'")
+        if message.labels is not None:
+            labels = take(message.labels, "labels", np.float64, [len(numbers)])
+        else:
+            names = message.names or []
+            if len(names) != len(numbers) or max(map(len, names), default=0) > MOST_CHARACTERS:
+                raise RejectedMessage(f"'names' must be one text of at most {MOST_CHARACTERS} characters per sample")
+            labels = np.array(names, str)
+        weights = None if message.weights is None else take(message.weights, "weights", np.float64, [len(numbers)])
+        if weights is not None and (weights < 0).any():
+            raise RejectedMessage("'weights' must be at least 0")
+        return cls(numbers, labels, weights)
+
+    def message(self) -> LabelledSamples:
+        """What another hub is sent."""
+        is_named = self.labels.dtype.kind == "U"
+        return LabelledSamples(
+            numbers=Array.of(self.numbers),
+            labels=None if is_named else Array.of(self.labels.astype(np.float64)),
+            names=self.labels.tolist() if is_named else None,
+            weights=Array.maybe(self.weights),
+        )
+
+
 class Digests(NamedTuple):
     """Keyed digests by which silos compare what they must not show each other."""
 
@@ -99,8 +147,9 @@ class SampleIndex:
     """The silo's samples in the order that all silos share, and which client holds each."""
 
     ids: list[str]
+    """``[total]``; empty texts for those that the silo lacks."""
     owner: NDArray[np.int32]
-    """``[total]``: which client."""
+    """``[total]``: which client; -1 if the silo lacks the sample."""
     rows: list[NDArray[np.int64]]
     """Per client: which sample each of its rows is."""
     held_out: NDArray[np.bool_]
@@ -109,6 +158,31 @@ class SampleIndex:
     """The labels; None in a silo without."""
     received_outputs: Outputs | None = None
     """What the hub with the labels says that they ask of every block, in a silo without."""
+    listed: SampleList | None = None
+    """What the silo knows of the list of all samples, where silos lack some of them."""
+    own: Labelled | None = None
+    """The labels of its samples as its clients have them, where the other silos know of others."""
+    present: Presence | None = None
+    """``[N, total]``: which silos have which samples, at a hub with labels where silos lack some."""
+
+    @property
+    def num_rows(self) -> int:
+        """M_j, the training samples that the silo has."""
+        return int((self.train_owner >= 0).sum())
+
+    def absent(self, config: Config, silo: int, block: Block) -> tuple[Absent, NDArray[np.bool_]]:
+        """What stands in for silos that lack samples of this one; and ``[total, S]``, for which of those which of its
+        samples need that.
+        """
+        if self.listed is None:
+            return Absent(), np.zeros((len(self.ids), 0), bool)
+        names, holder = config.silo_names, config.federation.labels
+        labelled = [index for index, name in enumerate(names) if holder in (None, name)]
+        marks = np.zeros((len(names), len(self.ids)), bool)
+        marks[:, self.listed.numbers] = self.listed.stood_in_for(names, silo, labelled)
+        lacks_rows = bool((self.owner < 0).any())
+        absent = Absent.of(names, marks[:, ~self.held_out], config.data.standin, block, lacks_rows=lacks_rows)
+        return absent if absent else Absent(), marks[[names.index(name) for name in absent.silos]].T
 
     @property
     def test_ids(self) -> list[str]:
@@ -157,9 +231,11 @@ class SampleIndex:
 
     def digests(self, secret: bytes) -> Digests:
         """What other silos compare with their own."""
-        contents = [b"secret", json.dumps(self.ids).encode(), b"held out" + self.held_out.tobytes()]
-        known, ids, held_out = (hmac.new(secret, content, hashlib.sha256).hexdigest() for content in contents)
-        return Digests(known, ids, held_out, None if self.meaning is None else self.meaning.digest(secret))
+        # Where silos have different samples, :attr:`listed` says what they compare.
+        ids = json.dumps(self.ids if self.listed is None else len(self.ids)).encode()
+        contents = [b"secret", ids, b"held out" + self.held_out.tobytes()]
+        known, same, held_out = (hmac.new(secret, content, hashlib.sha256).hexdigest() for content in contents)
+        return Digests(known, same, held_out, None if self.meaning is None else self.meaning.digest(secret))
 
     def outputs(self, config: Config) -> Outputs:
         """The loss that the file asks for or that fits the labels, and how many outputs every block has."""
@@ -208,8 +284,13 @@ class Meaning:
         return Outputs(name, outputs_of(loss, [self.labels]))
 
 
-def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIndex:
-    """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean."""
+def build_index(enrolments: Mapping[str, Enrolment], config: Config, listed: SampleList | None = None) -> SampleIndex:
+    """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean.
+
+    Args:
+        listed: the silo's part of the list of all samples, where silos lack some; what the labels mean is known when
+            all hubs with labels have said theirs, see :func:`with_labels`.
+    """
     names, found = list(enrolments), list(enrolments.values())
     for name, enrolment in enrolments.items():
         if enrolment.is_table != found[0].is_table or enrolment.target != found[0].target:
@@ -223,9 +304,11 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     for before, after, left, right in zip(ids, ids[1:], order, order[1:], strict=False):
         if before == after:
             raise IncompatibleParties(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
+    bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
+    if listed is not None:
+        return _listed(enrolments, every, np.split(np.arange(len(every)), bounds), listed, config)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
     labels = None if found[0].labels is None else _labels(found, order, config)
     masks = [enrolment.held_out for enrolment in found if enrolment.held_out is not None]
     held_out = np.concatenate(masks)[order] if len(masks) == len(found) else _held_out(len(ids), labels, config)
@@ -233,6 +316,85 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config) -> SampleIn
     if meaning is not None:
         meaning = _weighed(meaning, {name: one.weights for name, one in enrolments.items()}, order, ~held_out, config)
     return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, meaning)
+
+
+def _listed(
+    enrolments: Mapping[str, Enrolment],
+    ids: Sequence[str],
+    rows: Sequence[NDArray[np.int64]],
+    listed: SampleList,
+    config: Config,
+) -> SampleIndex:
+    """The index of a silo that may lack samples; ``rows`` are the places in ``ids`` of each client's."""
+    if any(enrolment.target is not None or enrolment.held_out is not None for enrolment in enrolments.values()):
+        raise IncompatibleParties("data.samples = 'all': clients have tables with ids, not arrays that are ready")
+    number_of = dict(zip(listed.ids, listed.numbers.tolist(), strict=True))
+    unknown = [sample for sample in ids if sample not in number_of]
+    if unknown or len(ids) < len(number_of):
+        problem = f"'{unknown[0]}' and {len(unknown) - 1} more ids of clients are not in it" if unknown else ""
+        problem = problem or f"no client holds {len(number_of) - len(ids)} of its {len(number_of)} ids"
+        advice = "align again (tdcd align), and give clients what it wrote for them with --ids"
+        raise IncompatibleParties(f"the list of samples does not fit the clients' rows: {problem}: {advice}")
+    numbers = np.array([number_of[sample] for sample in ids], np.int64)
+    owner, names = np.full(listed.total, -1, np.int32), [""] * listed.total
+    for client, places in enumerate(rows):
+        owner[numbers[places]] = client
+    for sample, number in number_of.items():
+        names[number] = sample
+    own = None
+    if next(iter(enrolments.values())).labels is not None:
+        order = np.argsort(numbers)
+        weights = gathered_weights(config, {name: one.weights for name, one in enrolments.items()}, order)
+        own = Labelled(listed.numbers, _values([one.labels for one in enrolments.values()])[order], weights)
+    # Known only with all labels, where they are stratified; without labels here it follows from the number of samples.
+    held_out = _held_out(listed.total, None, config) if own is None else np.zeros(listed.total, bool)
+    index = SampleIndex(names, owner, [numbers[places] for places in rows], held_out, None, listed=listed, own=own)
+    return with_labels(index, {}, config) if config.federation.labels is not None and own is not None else index
+
+
+def with_labels(index: SampleIndex, others: Mapping[str, Labelled], config: Config) -> SampleIndex:
+    """The index with what the labels mean, from those of this silo and those of the others by their hubs' names."""
+    assert index.own is not None
+    total = len(index.ids)
+    named = any(labelled.labels.dtype.kind == "U" for labelled in (index.own, *others.values()))
+    labels, known = np.zeros(total, object if named else np.float64), np.zeros(total, bool)
+    weights = np.zeros(total)
+    for hub, (numbers, values, weighs) in {"this hub": index.own, **others}.items():
+        given = np.array([canonical_label(value) for value in values.tolist()], object) if named else values
+        differ = np.flatnonzero(known[numbers] & (labels[numbers] != given))
+        if len(differ):
+            raise IncompatibleParties(f"{hub} has other labels than the hubs before it for {len(differ)} samples")
+        labels[numbers], known[numbers] = given, True
+        if (weighs is None) != (index.own.weights is None):
+            raise IncompatibleParties(f"{hub} has weights of its samples and this hub has none, or the other way round")
+        weights[numbers] = 0 if weighs is None else weighs
+    if not known.all():
+        raise IncompatibleParties(f"no hub has a label of {int((~known).sum())} of the {total} samples: align again")
+    encoded = _encoded(labels.astype(str) if named else labels, config)
+    held_out = _held_out(total, encoded, config)
+    meaning = _meaning(encoded, held_out, None, config)
+    try:
+        given_weights = None if index.own.weights is None else weights
+        classes = meaning.task, meaning.classes
+        weighed = sample_weights(config, given_weights, meaning.labels, classes, ~held_out)
+    except ValueError as error:
+        raise UnfitLabels(str(error)) from None
+    present = _present(index, others, config)
+    return replace(index, held_out=held_out, meaning=replace(meaning, weights=weighed), present=present)
+
+
+def _present(index: SampleIndex, others: Mapping[str, Labelled], config: Config) -> Presence:
+    """Which silos have which samples, by the labels that hubs sent or, at the only hub with labels, by its list."""
+    assert index.listed is not None
+    names, numbers = config.silo_names, index.listed.numbers
+    present = np.zeros((len(names), len(index.ids)), bool)
+    for silo, name in enumerate(names):
+        if hub_of(name) in others:
+            present[silo, others[hub_of(name)].numbers] = True
+        else:
+            # Of this silo itself the list says nothing: it has them all.
+            present[silo, numbers] = True if others else index.listed.held_by.get(name, True)
+    return present
 
 
 def _weighed(
@@ -271,16 +433,24 @@ def _held_out(total: int, labels: Labels | None, config: Config) -> NDArray[np.b
 
 def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config) -> Labels:
     """The labels in sample order."""
-    given: list[Any] = [enrolment.labels for enrolment in found]
-    if any(isinstance(labels, list) for labels in given):
-        values: Any = np.array([str(one) for labels in given for one in labels])[order]
-    else:
-        values = np.concatenate([np.asarray(labels) for labels in given])[order]
+    values = _values([enrolment.labels for enrolment in found])[order]
     target = found[0].target
     if target is not None:
         if target.classes and not 0 <= values.min() <= values.max() < len(target.classes):
             raise UnfitLabels(f"a label is class {values.max():g}, but {len(target.classes)} classes have names")
         return Labels(target.task, values, target.classes)
+    return _encoded(values, config)
+
+
+def _values(given: Sequence[Any]) -> NDArray[Any]:
+    """The labels of several clients: numbers, or texts if one's are."""
+    if any(isinstance(labels, list) for labels in given):
+        return np.array([str(one) for labels in given for one in labels])
+    return np.concatenate([np.asarray(labels) for labels in given])
+
+
+def _encoded(values: NDArray[Any], config: Config) -> Labels:
+    """What labels of tables are; refuses those that do not fit the file."""
     try:
         encoded = encode(values, chosen_loss(config.model))
         check_all_classes(config, encoded)

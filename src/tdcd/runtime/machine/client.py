@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks.absent import Absent
 from tdcd.blocks.start import start_block
 from tdcd.config import ModelSection
 from tdcd.config.resolve import objective_of
@@ -30,7 +31,7 @@ from tdcd.runtime.compute.encryption import SlopeSums
 from tdcd.runtime.compute.line_proof import BLOCK
 from tdcd.runtime.compute.links import MEMORY, Layout
 from tdcd.runtime.compute.local_steps import ClientRows, RowsLeft
-from tdcd.runtime.job import Job, block_beyond, scores_beyond
+from tdcd.runtime.job import NONE_ABSENT, Job, block_beyond, scores_beyond
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.machine.masks import ClientMasks
 from tdcd.runtime.messages.messages import (
@@ -228,10 +229,34 @@ class Client:
         try:
             preparation = Preparation.from_json(take_json(message.preparation, "preparation"))
             self._check_width(preparation)
-            features = self.data.prepared(preparation, message.bias, self.job.settings.dtype)
+            absent = self._absent_in(message, preparation.absent)
+            features = self.data.prepared(preparation, message.bias, self.job.settings.dtype, absent)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
-        return self._ready(message, features)
+        return self._ready(message, features, preparation.absent)
+
+    def _absent_in(self, message: Prepare, absent: Absent) -> NDArray[np.bool_] | None:
+        """For which silos each row needs a stand-in; refuses stand-ins that the file does not ask for."""
+        names, own = self.job.config.silo_names, self.job.config.silos[self.silo].name
+        if absent and not self.job.may_lack_samples:
+            raise ValueError("data.samples = 'common' has no stand-ins")
+        if absent and absent != Absent.of(
+            names,
+            np.array([[name in absent.silos and name != own] for name in names]),
+            self.job.config.data.standin,
+            self.job.block(self.silo),
+            lacks_rows=absent.lacks_rows,
+        ):
+            raise ValueError("its stand-ins are others than data.standin asks for")
+        if (message.absent is None) == bool(absent.silos):
+            raise ValueError("'absent' must be there if there are stand-ins, and only then")
+        if message.absent is None:
+            return None
+        rows = len(self.data.ids)
+        marks = take(message.absent, "absent", np.uint8, [rows, len(absent.silos)])
+        if (marks > 1).any():
+            raise ValueError("'absent' must be 0 or 1")
+        return marks.astype(bool)
 
     def _check_width(self, preparation: Preparation) -> None:
         """Refuse a preparation of other columns, or with more features of one than it can have."""
@@ -243,16 +268,16 @@ class Client:
             if len(part.names(name)) > most:
                 raise ValueError(f"column '{name}' would be more than {most} features")
 
-    def _ready(self, message: Message, features: NDArray[Any]) -> list[Message]:
+    def _ready(self, message: Message, features: NDArray[Any], absent: Absent = NONE_ABSENT) -> list[Message]:
         welcome = self._welcome
         assert welcome is not None
-        if beyond := block_beyond(self.job, self.silo, features.shape[1:], welcome.num_outputs):
+        if beyond := block_beyond(self.job, self.silo, features.shape[1:], welcome.num_outputs, absent):
             raise RejectedMessage(f"'num_outputs': {beyond}")
         rows, config = len(self.data.ids), self.job.config
         train, test = places_in(welcome, rows)
         labels = labels_in(welcome, rows, has_labels=self._has_labels)
         objective = objective_of(config, welcome.loss, welcome.num_samples)
-        model, settings = self.job.block(self.silo), self.job.settings.at(welcome.num_samples)
+        model, settings = self.job.block(self.silo, absent), self.job.settings.at(welcome.num_samples)
         chosen = train >= 0
         self._compute = ClientCompute(
             model,
@@ -267,6 +292,7 @@ class Client:
             self.job.clients(self.silo).index(self.name),
             welcome.num_outputs,
             None if welcome.weights is None else take(welcome.weights, "weights", np.float64, [len(train)])[chosen],
+            welcome.num_rows,
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
@@ -455,6 +481,8 @@ def check_welcome(message: Welcome, rows: int, model: ModelSection, *, has_label
     chosen = train[train >= 0]
     if len(np.unique(chosen)) != len(chosen) or (chosen >= samples).any():
         raise RejectedMessage("two rows are the same sample, or one is a sample that is not there")
+    if message.num_rows and not len(chosen) <= message.num_rows <= samples:
+        raise RejectedMessage("'num_rows' must be at least the client's own rows, and 'num_samples' at most")
     if take_loss(message.loss, model).target == "classes" and not np.isin(labels, np.arange(outputs)).all():
         raise RejectedMessage(f"'labels' must be classes from 0 to {outputs - 1}")
 

@@ -21,6 +21,7 @@ from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
 from tdcd.core.trees import named_leaves
+from tdcd.federation.missing_rows import Presence, patterns_in
 from tdcd.prediction.calibration import describe_calibration
 from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated
@@ -190,6 +191,8 @@ class Records:
     """Of each silo, the bytes of a block that a client sends."""
     memories: Sequence[int] = ()
     """Of each silo, the bytes of a client's memory."""
+    rows: Sequence[tuple[int, int]] = ()
+    """Of each silo, its training samples and all its samples, where silos may lack some."""
 
     @np.errstate(over="ignore", invalid="ignore")
     def from_scores(self, round_index: int, scores: Scores) -> Record | None:
@@ -223,14 +226,23 @@ class Records:
 
     def subsets(self, round_index: int, scores: Scores) -> dict[str, Any]:
         """What ``subsets.json`` says, as far as this hub knows the other silos' scores."""
+        present = self.compute.sample_index.present
+        if present is None or present.all():
+            figures = self._by_subset(round_index, scores)
+        else:
+            figures = self._by_pattern(scores, present)
+        return figures | self._calibration(scores)
+
+    def _by_subset(self, round_index: int, scores: Scores) -> dict[str, Any]:
+        """The figures with every subset of the silos, and interactions of two."""
         compute, silos = self.compute, [silo.name for silo in self.job.config.silos]
         train = self._by_silo("train", round_index, scores.arrays)
         test = self._by_silo("test", round_index, scores.arrays)
         away, test_away = absent_in(scores.arrays, "train_absent"), absent_in(scores.arrays, "test_absent")
         count = len(scores.arrays[0]["test"])
         is_held_out = count > 0 and (test_away is None or not test_away.all())
-        present = train if away is None else {group: phi[~away] for group, phi in train.items()}
-        known = Phis(silos, present, test if is_held_out else train, "test" if is_held_out else "train")
+        kept_train = train if away is None else {group: phi[~away] for group, phi in train.items()}
+        known = Phis(silos, kept_train, test if is_held_out else train, "test" if is_held_out else "train")
         each = zip(silos, scores.arrays, strict=True)
         dropped = {name: part["intercept"] for name, part in each if "intercept" in part}
         absent = test_away if is_held_out else away
@@ -246,14 +258,39 @@ class Records:
         there = known._replace(measured={group: phi[kept] for group, phi in known.measured.items()})
         only_sums = self.job.variant.summed_phi is not None
         tested = interactions_of(there, rows, compute.objective, only_sums=only_sums)
-        content = {**described, "interactions": tested}
-        names = self.job.config.block_names
+        return {**described, "interactions": tested}
+
+    def _calibration(self, scores: Scores) -> dict[str, Any]:
+        """The temperature of probabilities, if the model has ensembles."""
+        names, objective, samples = self.job.config.block_names, self.compute.objective, self.compute.sample_index
         # The code of another silo's own block is not here.
         ensembles = [self.job.block(silo) for silo, name in enumerate(names) if name == "ensemble"]
-        if is_calibrated(ensembles, compute.objective):
-            held_out = self.test_scores(scores) if is_held_out else None
-            content["calibration"] = describe_calibration(held_out, labels, weights, compute.objective)
-        return content
+        if not is_calibrated(ensembles, objective):
+            return {}
+        absent = absent_in(scores.arrays, "test_absent")
+        is_held_out = len(scores.arrays[0]["test"]) > 0 and (absent is None or not absent.all())
+        held_out = self.test_scores(scores) if is_held_out else None
+        labels = samples.test_labels if is_held_out else samples.train_labels
+        weights = samples.weights_at(samples.held_out == is_held_out)
+        return {"calibration": describe_calibration(held_out, labels, weights, objective)}
+
+    def _by_pattern(self, scores: Scores, present: Presence) -> dict[str, Any]:
+        """The same where silos lack samples: the figures by the silos that have them."""
+        held_out, names = self.compute.sample_index.held_out, self.job.config.silo_names
+        what: Literal["train", "test"] = "test" if held_out.any() else "train"
+        total = self.compute.links.add_scores([part[what] for part in scores.arrays])
+        away, figures = absent_in(scores.arrays, f"{what}_absent"), []
+        trained = patterns_in(present[:, ~held_out], names)
+        for silos, rows in patterns_in(present[:, held_out == (what == "test")], names).items():
+            others = np.ones(len(total), bool)
+            others[rows] = False if away is None else away[rows]
+            if others.all():
+                continue
+            loss, reached = self.compute.figures(total, what == "test", scores.penalty, others)
+            counts = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": int((~others).sum())}
+            figures.append({**counts, "loss": loss, "metrics": reached})
+        empty: dict[str, Any] = {"mean_phi": {}, "stand_in": {}, "subsets": []}
+        return {"silos": [*names], "silo_dropout": 0.0, "samples": what, **empty, "patterns": figures}
 
     def _by_silo(
         self, what: Literal["train", "test"], round_index: int, parts: Sequence[Arrays]
@@ -288,7 +325,8 @@ class Records:
         compute, samples = self.compute, self.compute.sample_index
         scored = samples.num_samples + int(samples.held_out.sum())
         sent, dtype = compute.phi_shape[:2], compute.settings.dtype
-        sizes = Sizes(sent, scored, dtype, self.parameters, self.blocks_up, self.memories, samples.num_samples)
+        blocks = self.parameters, self.blocks_up, self.memories
+        sizes = Sizes(sent, scored, dtype, *blocks, samples.num_samples, self.rows)
         silos = range(len(self.job.hubs))
         clients = [len(self.job.clients(silo)) for silo in silos]
         periods = [compute.variant.timing.period(silo) for silo in silos]

@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks.absent import Absent
 from tdcd.config import ConfigError
 from tdcd.config.losses import named_loss
 from tdcd.core.family.scaled import products_shape
 from tdcd.core.words import counted
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.hub_compute import HubCompute
-from tdcd.runtime.compute.sample_index import MOST_CLASSES, Enrolment, SampleIndex, build_index
+from tdcd.runtime.compute.sample_index import (
+    MOST_CLASSES,
+    Enrolment,
+    Labelled,
+    SampleIndex,
+    build_index,
+    with_labels,
+)
 from tdcd.runtime.compute.secure_sums import Masks
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Job, Lost, block_beyond, compare_settings, scores_beyond
 from tdcd.runtime.machine.instructions import HubState
@@ -41,6 +49,7 @@ from tdcd.runtime.messages.structure import Array, Message, named
 from tdcd.runtime.messages.validation import are_finite, take, take_all, take_json
 from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
 from tdcd.tables.preparation import Preparation
+from tdcd.tables.sample_list import SampleList
 from tdcd.tables.summary import Summary
 
 MOST_CALLS = 2**31
@@ -102,14 +111,20 @@ def difference(ours: Hello, theirs: Hello) -> str:
     if ours.samples != theirs.samples:
         counts = f"{left} has {counted(ours.samples, 'sample')} and {right} has {theirs.samples}"
         return f"{counts}: align their ids first (tdcd align)"
+    name, other = (hub.removeprefix("hub.") for hub in (left, right))
+    if ours.shared.get(other) != theirs.shared.get(name):
+        return f"{left} and {right} have different samples in common: align their ids again (tdcd align)"
     if ours.ids != theirs.ids:
         count = f"both have {counted(ours.samples, 'sample')}"
         advice = "align their ids first (tdcd align), and write them alike: '001' is not '1'"
         return f"{left} and {right} have different sample ids, though {count}: {advice}"
-    if ours.labels != theirs.labels:
-        return f"{left} and {right} have different labels for the same samples"
-    held_out = f"{left} and {right} hold out different samples: give all clients the same kind of file"
-    return held_out if ours.held_out != theirs.held_out else ""
+    differ = {
+        f"{left} and {right} have different labels for the same samples": ours.labels != theirs.labels,
+        f"{left} and {right} hold out different samples: give all clients the same kind of file": (
+            ours.held_out != theirs.held_out
+        ),
+    }
+    return next((sentence for sentence, is_so in differ.items() if is_so), "")
 
 
 def check_outputs(theirs: Hello, job: Job, is_label_hub: bool) -> None:
@@ -147,10 +162,12 @@ class Handshake:
         keys: Keys | None = None,
         first_call: int = 0,
         noise_key: bytes = b"",
+        listed: SampleList | None = None,
     ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
         Args:
+            listed: the silo's part of the list of samples, where silos may lack some.
             restored: what the hub continues from, if the run has begun already.
             keys: for masks; by default made of the secret, which hides nothing from those who have it.
             first_call: see :class:`.Sessions`.
@@ -158,6 +175,7 @@ class Handshake:
         """
         self.job, self.silo, self.name = job, silo, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
+        self.listed = listed
         self.phase = "gathering"
         self.run = ""
         self.sample_index: SampleIndex | None = None
@@ -244,7 +262,8 @@ class Handshake:
         """A client's features are ready."""
         shape = message.feature_shape
         outputs = 1 if not self.run or self.sample_index is None else self.sample_index.outputs(self.job.config).count
-        if beyond := block_beyond(self.job, self.silo, shape, outputs):
+        absent = Absent() if self.preparation is None else self.preparation.absent
+        if beyond := block_beyond(self.job, self.silo, shape, outputs, absent):
             raise RejectedMessage(f"'feature_shape': {beyond}")
         other, known = next(iter(self.ready.items()), ("", shape))
         if known != shape:
@@ -321,20 +340,16 @@ class Handshake:
         return [message.to(peer) for peer in self.peers]
 
     def _compare(self) -> list[Message]:
-        index = build_index({client: self._enrolments[client] for client in self.clients}, self.job.config)
-        self.sample_index = index
-        batch, samples = self.job.settings.batch_size, index.num_samples
-        settings = self.job.settings
-        if settings.minibatches != "full" and not settings.limits_batch and batch > samples:
-            raise IncompatibleParties(
-                f"train.batch_size = {batch}: there are only {counted(samples, 'training sample')}"
-            )
-        outputs = index.outputs(self.job.config) if self.has_labels else None
-        if beyond := scores_beyond(self.job, self.silo, len(index.ids), 1 if outputs is None else outputs.count):
-            raise IncompatibleParties(beyond)
-        self.phase, digests = "comparing", index.digests(self.secret)
+        enrolments = {client: self._enrolments[client] for client in self.clients}
+        index = build_index(enrolments, self.job.config, self.listed)
         # If one silo alone has labels, no other gets a digest by which it could test a guess.
         is_shared = self._label_hub is None
+        is_labelled_by_all = self.listed is not None and is_shared
+        if not is_labelled_by_all:
+            self._check_samples(index)
+        outputs = index.outputs(self.job.config) if self.has_labels and not is_labelled_by_all else None
+        self.sample_index = index
+        self.phase, digests = "comparing", index.digests(self.secret)
         hello = Hello(
             self.name,
             "",
@@ -348,9 +363,39 @@ class Handshake:
             held_out=digests.held_out,
             labels=digests.labels if is_shared else None,
             outputs=None if is_shared else outputs,
+            shared={}
+            if self.listed is None
+            else self.listed.digests(self.job.config.silos[self.silo].name, self.secret),
+            labelled=index.own.message() if is_labelled_by_all and index.own is not None else None,
             card=self._agreement.card(self.rows()),
         )
         return self._publish(hello)
+
+    def _check_samples(self, index: SampleIndex) -> None:
+        """Refuse more than messages may have, and minibatches of more samples than there are."""
+        settings, samples = self.job.settings, index.num_samples
+        if settings.minibatches != "full" and not settings.limits_batch and settings.batch_size > samples:
+            raise IncompatibleParties(
+                f"train.batch_size = {settings.batch_size}: there are only {counted(samples, 'training sample')}"
+            )
+        outputs = 1 if index.meaning is None else index.outputs(self.job.config).count
+        if beyond := scores_beyond(self.job, self.silo, len(index.ids), outputs):
+            raise IncompatibleParties(beyond)
+
+    def _with_all_labels(self, index: SampleIndex) -> SampleIndex:
+        """The index with the labels of all samples, where every silo has those of its own."""
+        others = {}
+        for peer in self.peers:
+            labelled = self._peer_hellos[peer].labelled
+            if labelled is None:
+                raise IncompatibleParties(f"{peer} does not say the labels of its samples: upgrade the older one")
+            try:
+                others[peer] = Labelled.read(labelled, len(index.ids))
+            except RejectedMessage as problem:
+                raise IncompatibleParties(f"the labels of {peer}: {problem}") from None
+        index = with_labels(index, others, self.job.config)
+        self._check_samples(index)
+        return index
 
     def _welcome_all(self) -> list[Message]:
         """All hubs are there: compare them, and name the run after all of their nonces and keys for masks."""
@@ -368,6 +413,8 @@ class Handshake:
                 count = 1 if theirs.outputs is None else theirs.outputs.count
                 if beyond := scores_beyond(self.job, self.silo, len(self.sample_index.ids), count):
                     raise IncompatibleParties(f"{peer}: {beyond}")
+        if mine.labelled is not None and self.sample_index is not None:
+            self.sample_index = self._with_all_labels(self.sample_index)
         hellos = {**self._peer_hellos, self.name: mine}
         nonces = [hellos[hub].nonce for hub in self.job.hubs]
         keys = [card.public.hex() for card in (hellos[hub].card for hub in self.job.hubs) if card is not None]
@@ -390,6 +437,7 @@ class Handshake:
             run=self.run,
             session=self.sessions.current(client),
             num_samples=samples.num_samples,
+            num_rows=0 if self.listed is None else samples.num_rows,
             num_outputs=outputs.count,
             loss=outputs.loss,
             train=Array.of(train),
@@ -402,25 +450,40 @@ class Handshake:
     def _fit(self) -> list[Message]:
         summaries = {client: self._summaries[client] for client in self.clients}
         try:
-            self.preparation = Preparation.of_clients(summaries, self.job.config)
+            preparation = Preparation.of_clients(summaries, self.job.config)
+            self.preparation = replace(preparation, absent=self._absent()[0])
         except (ValueError, TypeError, ArithmeticError) as error:
             raise IncompatibleParties(str(error)) from None
         return [self._prepare(client) for client in self.clients]
 
     def _prepare(self, client: str) -> Message:
         assert self.preparation is not None
-        text = preparation_text(self.preparation)
-        return Prepare(self.name, client, run=self.run, preparation=text, bias=self.job.has_bias(self.silo))
+        assert self.sample_index is not None
+        text, (absent, marks) = preparation_text(self.preparation), self._absent()
+        rows = self.sample_index.rows[self.clients.index(client)]
+        return Prepare(
+            self.name,
+            client,
+            run=self.run,
+            preparation=text,
+            bias=self.job.has_bias(self.silo),
+            absent=Array.of(marks[rows].astype(np.uint8)) if absent.silos else None,
+        )
+
+    def _absent(self) -> tuple[Absent, NDArray[np.bool_]]:
+        """What stands in for silos that lack samples of this one, and where that is needed."""
+        assert self.sample_index is not None
+        return self.sample_index.absent(self.job.config, self.silo, self.job.block(self.silo))
 
     def _open(self) -> list[Message]:
         assert self.sample_index is not None
         shape = next(iter(self.ready.values()))
-        outputs = self.sample_index.outputs(self.job.config)
-        if beyond := block_beyond(self.job, self.silo, shape, outputs.count):
+        outputs, (absent, _) = self.sample_index.outputs(self.job.config), self._absent()
+        if beyond := block_beyond(self.job, self.silo, shape, outputs.count, absent):
             raise IncompatibleParties(beyond)
         products = [self._products[client] for client in self.clients] if self.job.variant.curved is not None else []
         self.compute = HubCompute(
-            self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products, self.run
+            self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products, self.run, absent
         )
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)
@@ -435,6 +498,7 @@ class Handshake:
             feature_shape=shape,
             clients=rows,
             key={} if self.compute.encrypted is None else named(self.compute.encrypted.public()),
+            held_out=sum(self.compute.rows_of(index, held_out=True) for index in range(len(self.clients))),
         )
         self.openings[self.name] = opening
         self.phase = "opening"

@@ -7,6 +7,7 @@ any time: it introduces itself again, and is sent again what it needs.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tdcd.config import ConfigError
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Job, Lost, UnfitLabels
 from tdcd.runtime.machine.handshake import Handshake
@@ -28,6 +29,7 @@ from tdcd.runtime.messages.messages import (
 )
 from tdcd.runtime.messages.structure import Message
 from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.tables.sample_list import SampleList
 
 
 @dataclass
@@ -80,6 +82,11 @@ UNFIT = "the labels do not fit; its log says why"
 """The reason that hubs without labels get."""
 
 
+LISTED = (
+    "data.samples = 'all': a hub needs the list of its samples, which tdcd align writes for it; give it with "
+    "--samples FILE"
+)
+UNLISTED = "data.samples = 'common': a hub takes no --samples; leave it out, or set data.samples = 'all' in the file"
 NOISE_BYTES = 16
 """Of the secret that noise is drawn from."""
 
@@ -99,6 +106,7 @@ class Hub:
         keys: Keys | None = None,
         first_call: int = 0,
         noise_key: bytes = b"",
+        listed: SampleList | None = None,
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
@@ -110,7 +118,10 @@ class Hub:
             first_call: drawn for this process, so that no answer to another process of the hub fits.
             noise_key: 16 bytes that only this hub knows, drawn once for this run of the silo, and kept; for a variant
                 that adds noise to what hubs send, or encrypts it.
+            listed: the silo's part of the list of samples, where silos may lack some.
         """
+        if job.may_lack_samples != (listed is not None):
+            raise ConfigError([LISTED if listed is None else UNLISTED])
         if job.variant.needs_secret and len(noise_key) != NOISE_BYTES:
             raise ValueError(f"{job.hubs[silo]}: what it sends needs a secret of {NOISE_BYTES} bytes")
         self.job, self.name = job, job.hubs[silo]
@@ -118,7 +129,7 @@ class Hub:
         self._own_clients = frozenset(self.clients)
         self._silo, self._restored = silo, restored if isinstance(restored, HubState) else None
         self._nonce = nonce
-        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call, noise_key)
+        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call, noise_key, listed)
         self.rounds: Rounds | None = None
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""

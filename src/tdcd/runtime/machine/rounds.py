@@ -210,7 +210,10 @@ class Rounds:
         self._key = next((opening.key for opening in openings if opening.key), {})
         names = ("parameters", "block_up", "memory")
         sizes = ([getattr(opening, name) for opening in openings] for name in names)
-        self._records = Records(self.job, self.compute, *sizes)
+        held = [(sum(opening.clients), sum(opening.clients) + opening.held_out) for opening in openings]
+        parameters, blocks_up, memories = sizes
+        rows_held = held if self.job.may_lack_samples else []
+        self._records = Records(self.job, self.compute, parameters, blocks_up, memories, rows_held)
         return self._enter()
 
     def peer_part(self, part: Part) -> None:

@@ -127,6 +127,8 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
     train: Array
     """Which training sample every row is; -1 if it is none."""
     test: Array
+    num_rows: BoundedCount = 0
+    """The training samples that the silo has, if it lacks some."""
     labels: Array | None = None
     """The label of every row, where the silo has labels."""
     weights: Array | None = None
@@ -138,6 +140,8 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
 
     preparation: Json
     bias: bool = False
+    absent: Array | None = None
+    """For which of the silos that the preparation has stand-ins for each row needs them."""
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
@@ -152,6 +156,16 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 
 # A hub to another hub.
+class LabelledSamples(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The labels of a silo's samples, by number: sent where silos may lack samples, and all have labels."""
+
+    numbers: Array
+    labels: Array | None = None
+    names: list[str] | None = None
+    """Instead of ``labels``, where these are no numbers."""
+    weights: Array | None = None
+
+
 class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """What hubs compare before they train: keyed digests of secret, ids, held-out samples and labels.
 
@@ -168,6 +182,10 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     """Where all silos have them."""
     outputs: Outputs | None = None
     """From the hub with the labels, if one silo alone has them."""
+    shared: dict[str, str] = msgspec.field(default_factory=dict)
+    """Where silos lack samples: by silo, a keyed digest of the samples that both have."""
+    labelled: LabelledSamples | None = None
+    """The same, where all silos have labels: this one's."""
     card: Card | None = None
     config: dict[str, SettingValue]
 
@@ -185,6 +203,8 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     """The training rows of each client."""
     key: NamedArrays = msgspec.field(default_factory=dict)
     """Of the hub with the labels, where slopes are encrypted: what clients hide their answers with."""
+    held_out: BoundedCount = 0
+    """The held-out rows of all clients."""
 
 
 # What a round's flows carry, between a hub and its clients and between hubs.
@@ -355,6 +375,8 @@ class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
     model_status: str | None = None
     card: Card | None = None
     points: Array
+    stand_ins: tuple[str, ...] = ()
+    """The silos that its block has stand-ins for, where silos may lack samples."""
     config: dict[str, SettingValue]
 
 

@@ -1,7 +1,9 @@
-"""Finding the ids that every silo has, over the federation's own links.
+"""Finding the ids that every silo has, or numbering all samples, over the federation's own links.
 
 A client sends its hub its ids, as it does for training; the hubs run an :class:`~tdcd.alignment.Alignment`; every
-client is sent those of its ids that remain. Where only counts are asked for, all clients are sent none.
+client is sent those of its ids that remain. Where silos may lack samples (``data.samples = "all"``), those that remain
+are the ones with a label somewhere, and a hub gets the list of them. Where only counts are asked for, all clients are
+sent none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,7 @@ from tdcd.tables.errors import TableError
 from tdcd.tables.overlap import are_amounts, ids_of
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns, RawRows
+from tdcd.tables.sample_list import SampleList, compared_with, labelled_silos
 from tdcd.tables.source import open_table
 
 
@@ -44,19 +47,22 @@ class AlignHub:
         ids: Mapping[str, Sequence[str]] | None,
         *,
         answer: Answer = "ids",
-        known: Sequence[str] = (),
+        known: Sequence[str] | SampleList = (),
         progress: Callable[[float], None] | None = None,
     ) -> None:
         """Take the ids of the silo's clients, or None to receive them from the clients themselves.
 
         Args:
             answer: whether hubs learn which ids are common, or only how many.
-            known: the common ids of a former alignment, which are not compared again.
+            known: what a former alignment found, which is not compared again: the common ids or the list of samples.
         """
         self.job, self.name, self.peers = job, job.hubs[silo], job.peers(silo)
         self.clients = () if ids is not None else job.clients(silo)
         self.partners = (*self.clients, *self.peers)
         self.common: list[str] = []
+        """The ids of this silo that training uses."""
+        self.listed: SampleList | None = None
+        """The list of samples, where silos may lack some."""
         self.counts: dict[str, int] = {}
         """How many of this silo's ids each other silo has, by its hub."""
         self._silo, self._answer, self._known = silo, answer, known
@@ -125,13 +131,22 @@ class AlignHub:
                 if sample in holder:
                     raise IncompatibleParties(f"id '{sample}' is held by {holder[sample]} and by {source}")
                 holder[sample] = source
+        names, is_union = self.job.config.silo_names, self.job.may_lack_samples
+        own, known = names[self._silo], self._known
+        by_silo: dict[int, Sequence[str]]
+        if isinstance(known, SampleList):
+            by_silo = {names.index(silo): ids for silo, ids in known.shared().items() if silo in names}
+        else:
+            by_silo = {silo: known for silo in range(len(names)) if silo != self._silo}
         self._alignment = Alignment(
             self._silo,
             len(self.job.hubs),
             [*holder],
             self._secret,
             answer=self._answer,
-            known=self._known,
+            known=by_silo,
+            compared=[names.index(silo) for silo in compared_with(self.job.config, own)] if is_union else None,
+            labelled=labelled_silos(self.job.config) if is_union else (),
             progress=self._progress,
         )
         out = self._to_messages(self._alignment.start())
@@ -148,7 +163,11 @@ class AlignHub:
         if self.done and not self.counts:
             assert self._alignment is not None
             self.counts = {self.job.hubs[silo]: count for silo, count in self._alignment.counts.items()}
-            self.common = self._alignment.common if self._answer == "ids" else []
+            if self._answer == "ids" and self.job.may_lack_samples:
+                self.listed = self._alignment.samples(self.job.config.silo_names)
+                self.common = [*self.listed.ids]
+            elif self._answer == "ids":
+                self.common = self._alignment.common
             chosen = set(self.common)
             for client in self.clients:
                 kept = [sample for sample in self._ids[client] if sample in chosen]
@@ -186,16 +205,24 @@ class Aligned(NamedTuple):
     """How a party's alignment ended.
 
     Attributes:
-        common: the ids that all silos have, those of the party if it is a client; none where only counts were asked
-            for.
+        common: the ids to train on, those of the party if it is a client; none where only counts were asked for.
         lost: what the party loses by keeping to them.
-        counts: of a hub: how many of the silo's ids each other silo has.
+        counts: of a hub: how many of the silo's ids each other silo has that it was compared with.
+        listed: of a hub: the list of samples, where silos may lack some.
     """
 
     outcome: RunOutcome
     common: list[str]
     lost: SiloIds
     counts: Mapping[str, int]
+    listed: SampleList | None = None
+
+    def write(self, path: Path) -> None:
+        """Write the ids to train on, one per line; of a hub that may lack samples, its list of them."""
+        if self.listed is not None:
+            self.listed.write(path)
+        else:
+            path.write_text("".join(f"{sample}\n" for sample in self.common), encoding="utf-8")
 
 
 def align_as_hub(
@@ -212,13 +239,16 @@ def align_as_hub(
     index = job.silo_index(silo)
     rows = [ids_in(path, job.config, job.config.silos[index]) for path in tables]
     held = {part.source: part.ids for part in rows} if tables else None
-    before = known.read_text(encoding="utf-8").splitlines() if known is not None else ()
+    before: Sequence[str] | SampleList = ()
+    if known is not None:
+        is_list = job.may_lack_samples
+        before = SampleList.read(known) if is_list else known.read_text(encoding="utf-8").splitlines()
     hub = AlignHub(job, index, secret_of(job, own), held, answer=answer, known=before, progress=waiting.progress)
     with open_transport(job, hub.name, [*hub.partners], own, "align") as transport:
         outcome = converse(hub, transport, waiting.show, waiting.should_stop)
     lost = _lost(job.config, rows, hub.common) if rows else SiloIds(hub.num_ids, len(hub.common))
     counts = {peer.removeprefix("hub."): count for peer, count in hub.counts.items()}
-    return Aligned(outcome, hub.common, lost, counts)
+    return Aligned(outcome, hub.common, lost, counts, hub.listed)
 
 
 def align_as_client(

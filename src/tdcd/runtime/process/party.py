@@ -41,6 +41,7 @@ from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
 from tdcd.tables.label_privacy import check_ready, protected
+from tdcd.tables.sample_list import SampleList
 
 NEEDS_JAX = (
     "is not a linear block with plain steps, a loss of tdcd's own, whole phi and blocks, no hub optimiser or dropout"
@@ -60,6 +61,8 @@ class PartySection(BaseModel):
     """Where a hub listens, host:port, if that is not the address at which others reach it."""
     metrics: Annotated[str, Field(pattern=PATTERN)] | None = None
     """Where a hub answers Prometheus, host:port; a port alone is one of 127.0.0.1. Nowhere by default."""
+    samples: str | None = None
+    """A hub's list of samples, where silos may lack some (``data.samples = "all"``), as tdcd align writes it."""
     data: str | None = None
     """A client's rows: CSV, Parquet, or safetensors arrays that ``tdcd up`` wrote."""
     labels: str | None = None
@@ -72,7 +75,7 @@ class PartySection(BaseModel):
     """Without TLS; only where every address is this machine's own."""
 
 
-OWN_PATHS = ("certs", "out", "data", "labels", "ids", "label_key", "federation", "folder", "policy")
+OWN_PATHS = ("certs", "out", "samples", "data", "labels", "ids", "label_key", "federation", "folder", "policy")
 """The keys that are paths, of a party's own file and of one that stands by."""
 Own = TypeVar("Own", bound=PartySection)
 
@@ -138,6 +141,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         keys=keys_of(job, job.hubs[index], own, mask_key(folder.path)) if is_masked else None,
         first_call=secrets.randbelow(MOST_CALLS // 2),
         noise_key=noise_key(folder.path) if job.variant.needs_secret else b"",
+        listed=None if own.samples is None else SampleList.read(Path(own.samples)),
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
@@ -202,6 +206,10 @@ def read_data(config: Config, silo: int, own: PartySection) -> ClientData:
     only = f"federation.labels = {holder!r}, and this is a client of '{name}'"
     if own.labels is not None and holder not in (None, name):
         raise ConfigError([f"labels = {own.labels!r}: {only}, which must not have labels; leave it out"])
+    if path.suffix == ".safetensors" and config.data.samples == "all":
+        raise ConfigError(
+            [f"data = {own.data!r}: data.samples = 'all' takes tables, CSV or Parquet, whose rows have ids"]
+        )
     if path.suffix == ".safetensors":
         data = ClientData.load(path)
         if (data.labels is None) == (holder in (None, name)):

@@ -7,9 +7,10 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -45,6 +46,15 @@ from tdcd.tables.rows import Columns, id_order
 
 PREDICTION = "prediction"
 """What the keys are for."""
+
+
+class StandInScores(NamedTuple):
+    """A silo's stand-ins for others."""
+
+    silos: tuple[str, ...]
+    """Those that they stand in for."""
+    phi: Callable[[NDArray[np.bool_]], NDArray[Any]]
+    """Phi of the silo's rows, if ``[n, S]`` says which of them need which stand-in."""
 
 
 class ModelOf(NamedTuple):
@@ -90,8 +100,13 @@ class PredictHub:
         model: ModelOf,
         without: Collection[str] = (),
         progress: Callable[[float], None] = lambda done: None,
+        stand_ins: StandInScores | None = None,
     ) -> None:
-        """Take this silo's scores, and which run and round its block is of; some hubs may be missing."""
+        """Take this silo's scores, and which run and round its block is of; some hubs may be missing.
+
+        Args:
+            stand_ins: of a model that was trained on samples that some silos lack.
+        """
         if job.variant.is_private:
             raise ConfigError([NO_NOISE.format(job.config.train.variant)])
         self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
@@ -102,12 +117,14 @@ class PredictHub:
         self.own = own
         self.parts: dict[str, SiloScores] = {}
         """What the peers sent, by hub, for those of this silo's ids that they have."""
-        self._model, self._progress = model, progress
+        self._model, self._progress, self._stand_ins = model, progress, stand_ins
         self._blinded = BlindedIds(list(own.ids), advance=self._advance)
         row_of = {sample: row for row, sample in enumerate(own.ids)}
         self._rows = np.array([row_of[sample] for sample in self._blinded.ids], np.int64)
         """Which row of this silo's scores each of its points is about."""
         self._compared: dict[str, Comparison] = {}
+        self._their_stand_ins: dict[str, tuple[str, ...]] = {}
+        """By hub: the silos that it has stand-ins for."""
         self._computed, self._to_compute = 0, len(own.ids)
         self._points: NDArray[np.uint8] | None = None
 
@@ -152,7 +169,11 @@ class PredictHub:
             self._points = self._blinded.points()
         run, status = self._model
         points = Array.of(self._points)
-        return PredictHello(self.name, "", model_run=run, model_status=status, points=points, config=self.job.shared)
+        stand_ins = () if self._stand_ins is None else self._stand_ins.silos
+        config = self.job.shared
+        return PredictHello(
+            self.name, "", model_run=run, model_status=status, points=points, stand_ins=stand_ins, config=config
+        )
 
     def _on_hello(self, message: PredictHello) -> list[Message]:
         """Blind a peer's samples too, if it has the same file and the same model; it may come back with new ones."""
@@ -165,13 +186,33 @@ class PredictHub:
         points = take(message.points, "points", np.uint8, [None, None])
         points = checked_points(points, len(points), f"the set of {message.sender} that it sent")
         self._to_compute += len(points)
+        self._their_stand_ins[message.sender] = message.stand_ins
         self._compared[message.sender] = Comparison(self._blinded.blind(points))
         self.parts.pop(message.sender, None)
         returned = Array.of(self._compared[message.sender].theirs)
         return [PredictReturned(self.name, message.sender, points=returned)]
 
     def _on_compared(self, peer: str) -> list[Message]:
-        """Send the peer this silo's scores of the samples that both have."""
+        """Send the peer this silo's scores of the samples that both have; with stand-ins, once all are compared."""
+        if self._stand_ins is not None:
+            if not all(map(self._has_compared, self.partners)):
+                return []
+            self.own = self.own._replace(phi=self._stand_ins.phi(self._absent()))
+            return [message for partner in self.partners for message in self._scores_for(partner)]
+        return self._scores_for(peer)
+
+    def _absent(self) -> NDArray[np.bool_]:
+        """``[n, S]``: which of this silo's rows need which of its stand-ins, as :meth:`Model.all_scores` has it."""
+        assert self._stand_ins is not None
+        earlier = self.job.hubs[: self.job.hubs.index(self.name)]
+        absent = np.ones((len(self.own.ids), len(self._stand_ins.silos)), bool)
+        for place, silo in enumerate(self._stand_ins.silos):
+            for hub in self.partners:
+                if hub == hub_of(silo) or (hub in earlier and silo in self._their_stand_ins[hub]):
+                    absent[[*self._shared_with(hub)], place] = False
+        return absent
+
+    def _scores_for(self, peer: str) -> list[Message]:
         if not self._sends(self.name):
             return []
         pairs = self._compared[peer].pairs()
@@ -518,21 +559,36 @@ def predict_with_peers(
         job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
     ]
     model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
-    trained = _model_of(run)
+    trained, stand_ins = _model_of(run), None
 
     def hub_of_rows(scores: SiloScores) -> PredictHub:
         if is_masked:
             keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
             return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress)
-        return PredictHub(job, index, scores, trained, [hub_of(gone) for gone in without], waiting.progress)
+        gone = [hub_of(missing) for missing in without]
+        return PredictHub(job, index, scores, trained, gone, waiting.progress, stand_ins)
 
-    party: PredictHub | ScoringHub = (
-        ScoringHub(job, index, model, hub_of_rows) if data is None else hub_of_rows(model.silo_scores(silo, data))
-    )
+    party: PredictHub | ScoringHub
+    if data is None:
+        if job.may_lack_samples:
+            raise ValueError(
+                "data.samples = 'all': which rows need a stand-in is known at the hub, which has no rows here; give it "
+                "--data with the new rows"
+            )
+        party = ScoringHub(job, index, model, hub_of_rows)
+    else:
+        if job.may_lack_samples and not is_masked:
+            part = model.part(silo)
+            rows = read_rows(data, part.columns)
+            stand_ins = StandInScores(part.preparation.absent.silos, lambda absent: part.phi(rows, absent))
+        party = hub_of_rows(model.silo_scores(silo, data))
     with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
         _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
     hub = party.hub if isinstance(party, ScoringHub) else party
     assert hub is not None
+    if is_masked:
+        # Masked scores are of the ids that all hubs have: stand-ins have no part in them.
+        model = replace(model, stand_ins=model.stand_ins._replace(knows_absence=False))
     return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
 
 

@@ -28,7 +28,7 @@ from tdcd.config.checks import FEWEST_LEFT
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.words import bytes_in_words
-from tdcd.federation import client_of
+from tdcd.federation import client_of, hub_of
 from tdcd.federation.silos import SiloIds
 from tdcd.pages.report import write_report
 from tdcd.records.files import write_durably
@@ -45,16 +45,19 @@ from tdcd.tables.assembly import Assembled
 from tdcd.tables.label_privacy import write_randomized
 from tdcd.tables.preparation import save_prepared, say_what_labels_are
 from tdcd.tables.reader import keys_of, read_rows
-from tdcd.tables.rows import Columns
+from tdcd.tables.rows import Columns, RawRows
 from tdcd.tables.source import open_table
 from tdcd.tables.split import deal_rows
 
 
 def write_rows(planned: Plan, folder: Path) -> dict[str, list[str]]:
-    """Write what the clients need into ``folder``; the options of ``tdcd client`` that point each to its rows."""
+    """Write what the parties need into ``folder``; the options of ``tdcd client`` that point each to its rows, and
+    those of ``tdcd hub`` to its list of samples, where silos may lack some.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if planned.assembled is not None:
-        return _of_tables(planned.config, planned.assembled, folder)
+        options = _of_tables(planned.config, planned.assembled, folder)
+        return options | _lists(planned.assembled, folder)
     options = {}
     for client, rows in shards(planned).items():
         path = folder / f"{client}.safetensors"
@@ -78,6 +81,16 @@ def _of_tables(config: Config, assembled: Assembled, folder: Path) -> dict[str, 
             is_shared = silo.key is not None and client in dealt
             ids = _write_ids(folder / f"ids.{party}.txt", sorted(dealt[client])) if is_shared else everyone
             options[party] = ["--data", str(path), "--ids", str(ids), *labels]
+    return options
+
+
+def _lists(assembled: Assembled, folder: Path) -> dict[str, list[str]]:
+    """The option for each hub's list of samples; none where every silo has every sample."""
+    options = {}
+    for silo, listed in assembled.lists.items():
+        path = folder / f"{hub_of(silo)}.json"
+        listed.write(path)
+        options[hub_of(silo)] = ["--samples", str(path)]
     return options
 
 
@@ -136,9 +149,16 @@ def _labels(
     if all(needed <= _header(path, Columns.of(config, silo)) for path in tables.values()):
         return []
     home = Path(config.data.folder or "")
-    sources = [home / client.table for client in holder.client] or [home / (holder.table or "")]
-    columns = replace(Columns.of(config, holder).only(()), label=holder.label, weight=weight)
-    parts = [read_rows(source, columns) for source in sources]
+    parts = list[RawRows]()
+    # Where silos lack samples, another one may have the label.
+    for other in config.silos if config.data.samples == "all" else (holder,):
+        sources = [home / client.table for client in other.client] or [home / (other.table or "")]
+        columns = replace(Columns.of(config, other).only(()), label=other.label, weight=other.weight)
+        known = {sample for part in parts for sample in part.ids}
+        for part in [read_rows(source, columns) for source in sources] if other.label is not None else ():
+            parts.append(
+                part.take(np.array([place for place, sample in enumerate(part.ids) if sample not in known], np.int64))
+            )
     ids = [sample for part in parts for sample in part.ids]
     # Parquet, since the configuration may say that CSV files are written in another way than this one would be.
     written = {silo.id: ids, label: np.concatenate([np.asarray(part.labels) for part in parts])}
@@ -217,19 +237,21 @@ class Trial:
         for index, silo in enumerate(self.job.config.silos):
             options = ["--silo", silo.name, "--certs", str(self.folder / "certs")]
             home = self.folder / "silos" / silo.name
-            self._start(self.job.hubs[index], "hub", [*options, "--out", str(home)])
+            hub = self.job.hubs[index]
+            self._start(hub, "hub", [*options, "--out", str(home), *rows.get(hub, [])])
             if holds_whole_run(home):
                 continue  # Its clients know of the end, and would wait for a hub that leaves at once.
             for client, name in zip(self.job.clients(index), silo.client_names, strict=True):
                 self._start(client, "client", [*options, "--client", name, *rows[client]])
 
     def _options(self) -> dict[str, list[str]]:
-        """Per client: the options that point it to its rows."""
+        """Per client, and per hub with a list of samples: the options that point it to its files."""
         path = self.folder / "data" / "options.json"
         try:
             options = dict(json.loads(path.read_text()))
-            clients = [client for index in range(len(self.job.hubs)) for client in self.job.clients(index)]
-            return {client: [str(word) for word in options[client]] for client in clients}
+            parties = [client for index in range(len(self.job.hubs)) for client in self.job.clients(index)]
+            parties += self.job.hubs if self.job.may_lack_samples else ()
+            return {party: [str(word) for word in options[party]] for party in parties}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{path} is damaged: {error!r}; remove {self.folder} to start the trial over") from None
 
