@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -103,3 +104,13 @@ def test_variables_are_nouns_of_the_field():
             if name and not is_use and getattr(node, name) in NO_NOUNS and not file.startswith(OPEN):
                 bad.append(f"{file}:{node.lineno}: {getattr(node, name)}")
     assert bad == []
+
+
+def test_a_name_means_one_class():
+    places = Counter(
+        node.name
+        for path in (ROOT / "src" / "tdcd").rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in places.items() if count > 1] == []

@@ -18,12 +18,12 @@ from tdcd.standing.service import Desk
 from tdcd.standing.statements import (
     Approved,
     Called,
-    Ended,
     Entries,
-    Entry,
+    LogEntry,
     Proposed,
     Rejected,
     SignedEntry,
+    StepEnded,
     read_line,
     read_message,
     written,
@@ -106,7 +106,7 @@ def test_steps_follow_when_all_have_ended_and_a_lost_part_is_done_again_by_all(o
     for step, attempt, ending in (("align", 1, "lost"), ("align", 2, "finished"), ("train", 1, "finished")):
         assert set(office.settle().values()) == {Called(state.name, step, attempt)}
         for party, home in office.homes.items():
-            home.say(Ended(state.name, step, attempt, ending if party == BUREAU else "finished"))
+            home.say(StepEnded(state.name, step, attempt, ending if party == BUREAU else "finished"))
     assert set(office.settle().values()) == {None}
     assert {home.jobs().states[state.name].closed for home in office.homes.values()} == {"finished"}
 
@@ -122,7 +122,7 @@ def test_jobs_run_one_after_the_other(office):
     waiting = office.jobs().states[({first, second} - {running.name}).pop()]
     assert office.jobs().in_words(waiting, office.clock) == f"approved; waits for job {running.name[:12]}"
     for home in office.homes.values():
-        home.say(Ended(running.name, "train", 1, "finished"))
+        home.say(StepEnded(running.name, "train", 1, "finished"))
     assert {call.job for call in office.settle().values()} == {waiting.name}
 
 
@@ -146,7 +146,9 @@ def forged(home, signer, **changes):
     chain = home.log.chains[party]
     last = chain[-1].entry if chain else None
     place = {"number": len(chain), "previous": last.digest if last else "0" * 64}
-    entry = Entry(**{"federation": home.log.federation, "party": party, "time": int(time.time()), **place, **changes})
+    entry = LogEntry(
+        **{"federation": home.log.federation, "party": party, "time": int(time.time()), **place, **changes}
+    )
     return SignedEntry(entry, *signer.sign(entry.signed))
 
 

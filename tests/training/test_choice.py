@@ -61,7 +61,7 @@ def test_candidates_that_diverge_or_are_not_possible_are_told_and_left_out():
 
     lines = []
     candidates = {"linear": LINEAR, "steep": {**NETWORK, "step": 1e6}, "forest": {"block": "linear", "bins": 1}}
-    choice = choose(with_step, LONG, candidates=candidates, tell=lines.append)
+    choice = choose(with_step, LONG, candidates=candidates, report=lines.append)
     assert choice.name == "linear"
     assert [trial.loss is None for trial in choice.trials] == [False, True, True]
     assert lines[1].startswith("steep: left out: ")

@@ -298,7 +298,7 @@ class Alignment:
         return [Outgoing(sender, "returned", theirs)]
 
     def _number(self) -> list[Outgoing]:
-        """Once all comparisons are done, a silo with labels tells the places of the samples that it is the first of."""
+        """Once all comparisons are done, a silo with labels sends the places of the samples that it is the first of."""
         is_compared = all(silo in self._returned and silo in self._theirs for silo in self._compared)
         if self._has_numbered or not is_compared:
             return []

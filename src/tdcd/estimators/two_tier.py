@@ -80,7 +80,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 
 
 ROUNDS = 300
-"""The most rounds, unless told otherwise or for ensembles that stop early."""
+"""The most rounds, unless given otherwise or for ensembles that stop early."""
 ENSEMBLE_HOLDOUT = 0.15
 """The part that is held out for early stopping of ensembles and for model="auto", by default."""
 
@@ -452,7 +452,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             if getattr(self, name) != unset:
                 given = getattr(self, name)
                 raise ValueError(f"{name} = {given!r}: model = 'auto' chooses block, encoding and head; leave one out")
-        choice = choose(planned, self.time_limit, observe=show, tell=lambda line: say(line, self.verbose))
+        choice = choose(planned, self.time_limit, observe=show, report=lambda line: say(line, self.verbose))
         say(choice.in_words, self.verbose)
         return choice
 

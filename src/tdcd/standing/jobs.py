@@ -24,7 +24,6 @@ from tdcd.standing.statements import (
     Approved,
     Called,
     Closed,
-    Ended,
     Ending,
     Offer,
     Proposed,
@@ -32,6 +31,7 @@ from tdcd.standing.statements import (
     Rejected,
     SignedEntry,
     Started,
+    StepEnded,
 )
 
 MOST_ATTEMPTS = 5
@@ -249,7 +249,7 @@ class Jobs:
                 self._lead(state, statement)
         elif isinstance(statement, Started):
             state.started.add((party, Called(statement.job, statement.step, statement.attempt)))
-        elif isinstance(statement, Ended):
+        elif isinstance(statement, StepEnded):
             call = Called(statement.job, statement.step, statement.attempt)
             state.endings.setdefault((party, call), statement.ending)
         else:

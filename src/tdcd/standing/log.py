@@ -17,7 +17,7 @@ from tdcd.core.words import one_line
 from tdcd.records.files import plain_lines, write_all
 from tdcd.runtime.certificates.agreement import Authority, ForgedCardError
 from tdcd.runtime.messages.wire import RejectedMessage
-from tdcd.standing.statements import NOTHING, Entry, SignedEntry, Statement, read_line, written
+from tdcd.standing.statements import NOTHING, LogEntry, SignedEntry, Statement, read_line, written
 
 SKEW_S = 300
 """How far the clocks of two machines may differ."""
@@ -91,7 +91,7 @@ class Log:
             previous = chain[-1].entry if chain else None
             now = max(int(self._clock()), previous.time if previous else 0)
             before = previous.digest if previous else NOTHING
-            entry = Entry(self.federation, party, len(chain), before, now, statement)
+            entry = LogEntry(self.federation, party, len(chain), before, now, statement)
             signed = SignedEntry(entry, *signer.sign(entry.signed))
             self._write(signed)
         return signed

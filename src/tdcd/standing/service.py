@@ -28,12 +28,12 @@ from tdcd.standing.jobs import Jobs, JobState, entries_of, have_all
 from tdcd.standing.statements import (
     MOST_AT_ONCE,
     Called,
-    Ended,
     Ending,
     Entries,
     Have,
     Rejected,
     Started,
+    StepEnded,
     read_message,
     written,
 )
@@ -198,7 +198,7 @@ class Desk:
 
     def _end(self, call: Called, ending: Ending) -> None:
         event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=ending)
-        self.home.say(Ended(call.job, call.step, call.attempt, ending))
+        self.home.say(StepEnded(call.job, call.step, call.attempt, ending))
 
     def _wait(self, state: JobState, why: str) -> None:
         if self._waiting.get(state.name) != why:
@@ -271,7 +271,7 @@ class Service:
         status = process.wait()
         if status in _ENDINGS:
             event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=_ENDINGS[status])
-            home.say(Ended(call.job, call.step, call.attempt, _ENDINGS[status]))
+            home.say(StepEnded(call.job, call.step, call.attempt, _ENDINGS[status]))
             return
         if status not in (MADE_WAY, EXITS["interrupted"]):
             event("step crashed", logging.ERROR, job=call.job[:12], step=call.step, status=status)

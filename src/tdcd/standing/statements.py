@@ -86,7 +86,7 @@ class Started(_Signed, frozen=True, tag="started"):
     attempt: Annotated[int, Meta(ge=1, le=1000)]
 
 
-class Ended(_Signed, frozen=True, tag="ended"):
+class StepEnded(_Signed, frozen=True, tag="ended"):
     """The party's part of a step is over; "lost" if it has to be done again by all."""
 
     job: Sha256
@@ -109,10 +109,10 @@ class Rejected(_Signed, frozen=True, tag="rejected"):
     because: Words
 
 
-Statement = Proposed | Approved | Refused | Called | Started | Ended | Closed | Rejected
+Statement = Proposed | Approved | Refused | Called | Started | StepEnded | Closed | Rejected
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A statement in its place in a party's chain."""
 
     federation: Sha256
@@ -137,7 +137,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SignedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An entry with its party's signature."""
 
-    entry: Entry
+    entry: LogEntry
     certificate: Annotated[bytes, Meta(max_length=1 << 14)]
     """In DER form."""
     signature: Annotated[bytes, Meta(max_length=1 << 10)]

@@ -45,7 +45,7 @@ def aggregated(source: str, chunks: Iterable[RawRows], figures: Sequence[str]) -
         labels.add(place, rows.ids, rows.labels)
         weights.add(place, rows.ids, rows.weights)
     features: dict[str, Column] = {COUNT: _narrow(counts.values)} if "count" in figures else {}
-    told: dict[str, CellKind] = dict.fromkeys(features, "number")
+    kinds_of: dict[str, CellKind] = dict.fromkeys(features, "number")
     for name, made in columns.items():
         if isinstance(made, _Names):
             features[f"mode({name})"] = made.mode(len(places))
@@ -53,8 +53,8 @@ def aggregated(source: str, chunks: Iterable[RawRows], figures: Sequence[str]) -
         for figure in (figure for figure in figures if figure != "count"):
             features[f"{figure}({name})"] = made.figure(figure)
             if name in kinds:
-                told[f"{figure}({name})"] = "date" if kinds[name] == "date" and figure != "sum" else "number"
-    return RawRows(source, [*places], features, labels.values, told, weights=weights.values)
+                kinds_of[f"{figure}({name})"] = "date" if kinds[name] == "date" and figure != "sum" else "number"
+    return RawRows(source, [*places], features, labels.values, kinds_of, weights=weights.values)
 
 
 class _Grown:

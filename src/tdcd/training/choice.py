@@ -42,8 +42,8 @@ NO_HELD_OUT = "compares candidates on held-out samples, and none are held out: h
 Floats = NDArray[np.float64]
 
 
-class Trial(NamedTuple):
-    """How a candidate did."""
+class CandidateFigures(NamedTuple):
+    """The figures of a candidate of a choice."""
 
     name: str
     loss: float | None
@@ -78,7 +78,7 @@ class Choice:
     """Of the candidate."""
     keys: Mapping[str, Any]
     """Of ``[model]``, as :data:`CANDIDATES` has them."""
-    trials: tuple[Trial, ...]
+    trials: tuple[CandidateFigures, ...]
     rival: str | None
     """The best other candidate; None if there is no other."""
     margin: float
@@ -119,7 +119,7 @@ def choose(
     *,
     candidates: Mapping[str, Mapping[str, Any]] = CANDIDATES,
     observe: Observer = lambda progress: None,
-    tell: Callable[[str], None] = lambda sentence: None,
+    report: Callable[[str], None] = lambda sentence: None,
 ) -> Choice:
     """Train every candidate, and choose.
 
@@ -134,7 +134,7 @@ def choose(
         time_limit: seconds for all candidates. A candidate that has begun takes its first rounds whatever they take.
         candidates: their keys by name, the simplest first.
         observe: called with the progress of every training.
-        tell: called with a line about each candidate when it is done.
+        report: called with a line about each candidate when it is done.
 
     Raises:
         ConfigError: no candidate goes with the other settings.
@@ -143,7 +143,7 @@ def choose(
     if not time_limit > 0:
         raise ValueError(f"time_limit = {time_limit}: must be greater than 0")
     ends, refused = time.monotonic() + time_limit, None
-    trials: list[Trial] = []
+    trials: list[CandidateFigures] = []
     losses: dict[str, Floats] = {}
     cut: set[str] = set()
     leader: tuple[str, Result | None] = ("", None)
@@ -151,14 +151,19 @@ def choose(
         began = time.monotonic()
         due = began + max(0.0, ends - began) / (len(candidates) - place)
         if losses and began >= ends:
-            trials.append(_told(Trial(name, None, "", None, 0, 0.0, "not tried: no time was left", True), tell))
+            trials.append(
+                _reported(CandidateFigures(name, None, "", None, 0, 0.0, "not tried: no time was left", True), report)
+            )
             continue
         try:
             plan = planned(keys)
         except ConfigError as error:
             refused = refused or error
             trials.append(
-                _told(Trial(name, None, "", None, 0, 0.0, f"not possible: {' '.join(str(error).split())}"), tell)
+                _reported(
+                    CandidateFigures(name, None, "", None, 0, 0.0, f"not possible: {' '.join(str(error).split())}"),
+                    report,
+                )
             )
             continue
         if plan.federation.test_labels is None:
@@ -167,7 +172,7 @@ def choose(
         result = train_plan(plan, observe=observe, should_stop=clock.is_over)
         is_cut = result.status == "interrupted"
         own = None if result.status == "diverged" else _held_out(result)
-        trials.append(_told(_trial(name, result, own, time.monotonic() - began), tell))
+        trials.append(_reported(_trial(name, result, own, time.monotonic() - began), report))
         if own is not None:
             losses[name] = own
             cut |= {name} if is_cut else set()
@@ -196,14 +201,16 @@ class _Clock:
         return self.has_rung
 
 
-def _told(trial: Trial, tell: Callable[[str], None]) -> Trial:
-    tell(trial.in_words)
+def _reported(trial: CandidateFigures, report: Callable[[str], None]) -> CandidateFigures:
+    report(trial.in_words)
     return trial
 
 
-def _trial(name: str, result: Result, losses: Floats | None, seconds: float) -> Trial:
+def _trial(name: str, result: Result, losses: Floats | None, seconds: float) -> CandidateFigures:
     if losses is None:
-        return Trial(name, None, "", None, result.n_iter, seconds, f"left out: {result.reason or 'it diverged'}")
+        return CandidateFigures(
+            name, None, "", None, result.n_iter, seconds, f"left out: {result.reason or 'it diverged'}"
+        )
     federation, objective = result.federation, result.simulation.objective
     labels: Any = federation.test_labels
     scores = objective.scores(_sums(result))
@@ -211,7 +218,7 @@ def _trial(name: str, result: Result, losses: Floats | None, seconds: float) -> 
     metric = next((name for name in SHOWN if figures.get(name) is not None), "")
     is_cut = result.status == "interrupted"
     rounds, cut = (result.round, "cut by the time limit") if is_cut else (result.n_iter, "")
-    return Trial(name, float(losses.mean()), metric, figures.get(metric), rounds, seconds, cut, is_cut)
+    return CandidateFigures(name, float(losses.mean()), metric, figures.get(metric), rounds, seconds, cut, is_cut)
 
 
 def _held_out(result: Result) -> Floats | None:

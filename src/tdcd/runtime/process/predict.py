@@ -70,7 +70,7 @@ NO_NOISE = (
 )
 
 
-class Comparison:
+class ComparedIds:
     """What a hub and one of its peers know of each other's samples: every set blinded by both."""
 
     def __init__(self, theirs: NDArray[np.uint8]) -> None:
@@ -122,7 +122,7 @@ class PredictHub:
         row_of = {sample: row for row, sample in enumerate(own.ids)}
         self._rows = np.array([row_of[sample] for sample in self._blinded.ids], np.int64)
         """Which row of this silo's scores each of its points is about."""
-        self._compared: dict[str, Comparison] = {}
+        self._compared: dict[str, ComparedIds] = {}
         self._their_stand_ins: dict[str, tuple[str, ...]] = {}
         """By hub: the silos that it has stand-ins for."""
         self._computed, self._to_compute = 0, len(own.ids)
@@ -187,7 +187,7 @@ class PredictHub:
         points = checked_points(points, len(points), f"the set of {message.sender} that it sent")
         self._to_compute += len(points)
         self._their_stand_ins[message.sender] = message.stand_ins
-        self._compared[message.sender] = Comparison(self._blinded.blind(points))
+        self._compared[message.sender] = ComparedIds(self._blinded.blind(points))
         self.parts.pop(message.sender, None)
         returned = Array.of(self._compared[message.sender].theirs)
         return [PredictReturned(self.name, message.sender, points=returned)]
