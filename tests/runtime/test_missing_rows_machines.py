@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_align import talk_all
 
-from support.in_process import InProcess, largest_difference
+from support.in_process import SECRET, InProcess, largest_difference
 from support.parts import EVALUATION
 from support.party_files import data_of
 from support.party_processes import assert_same_run, simulated, up, written
@@ -18,6 +18,7 @@ from tdcd.config.resolve import plan
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.job import Job
+from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.messages.messages import Part
 from tdcd.runtime.process.predict import ModelOf, PredictHub, StandInScores
 from tdcd.runtime.process.trial import write_rows
@@ -233,6 +234,23 @@ def test_lists_that_do_not_fit_are_refused(tmp_path):
     common = check_config(keys_of(folder, EVERYWHERE, data={"samples": "common", "align": True}))
     with pytest.raises(ConfigError, match="a hub takes no --samples; leave it out"):
         InProcess(common, office.data)
+
+
+def test_a_run_is_continued_with_the_list_that_it_began_with(tmp_path):
+    config = check_config(keys_of(write_tables(tmp_path / "tables"), **AT_BANK))
+    _, office = office_of(config, tmp_path)
+    office.run()
+    job, state, own = Job(config), office.states["hub.bank"], office.data["hub.bank"]
+    Hub(job, 0, secret=SECRET, nonce="nonce 0", restored=state, listed=own)
+    with pytest.raises(ConfigError, match="the list of samples is not the one that the run began with"):
+        Hub(job, 0, secret=SECRET, nonce="nonce 0", restored=state, listed=replace(own, total=own.total + 1))
+
+
+def test_rows_of_many_samples_are_joined_in_a_simulation_alone(tmp_path):
+    keys = keys_of(tmp_path, **AT_BANK)
+    keys["silos"][1] |= {"key": "household", "link": "members.csv"}
+    with pytest.raises(ConfigError, match="silo 'shop': key = 'household': with data.samples = 'all' a simulation"):
+        Job(check_config(keys))
 
 
 def test_labels_that_differ_between_silos_are_refused(tmp_path):

@@ -1,7 +1,8 @@
 r"""Are labels alike among samples that different silos have? A test for rows that are not missing at random.
 
 Whom a partner knows is rarely a matter of chance. If labels differ between the patterns of presence, by more than
-chance, what is learned from one group of samples need not hold for another: users are warned before training, and after.
+chance, what is learned from one group of samples need not hold for another: users are warned before training, and
+after.
 
 For classes, Pearson's statistic of the table of patterns and classes:
 

@@ -82,6 +82,13 @@ class SampleList:
             digests[other] = hmac.new(secret, content + self.numbers[rows].tobytes(), hashlib.sha256).hexdigest()
         return digests
 
+    @property
+    def digest(self) -> str:
+        """Of all that it says."""
+        held_by = {silo: has.tobytes().hex() for silo, has in self.held_by.items()}
+        content = json.dumps([self.total, [*self.ids], self.numbers.tolist(), held_by], sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
     def write(self, path: Path) -> None:
         """Write it as JSON."""
         held_by = {silo: "".join(np.where(has, "1", "0")) for silo, has in self.held_by.items()}

@@ -52,6 +52,9 @@ from tdcd.tables.preparation import Preparation
 from tdcd.tables.sample_list import SampleList
 from tdcd.tables.summary import Summary
 
+OTHER_LIST = (
+    "the list of samples is not the one that the run began with: give the hub that one, or start over everywhere"
+)
 MOST_CALLS = 2**31
 
 
@@ -193,7 +196,10 @@ class Handshake:
         self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
         self._masks: Masks | None = None
         self._noise_key = noise_key
-        self._rows = dict(zip(self.clients, () if restored is None else restored.rows, strict=False))
+        known = () if restored is None else restored.rows
+        if listed is not None and known and known[len(self.clients) :] != (listed.digest,):
+            raise ConfigError([f"{self.name}: {OTHER_LIST}"])
+        self._rows = dict(zip(self.clients, known, strict=False))
         self._continues = "" if restored is None else restored.run
         self._hubs = {} if restored is None else restored.hubs
         self._enrolments: dict[str, Enrolment] = {}
@@ -221,6 +227,10 @@ class Handshake:
     def rows(self) -> tuple[str, ...]:
         """A digest of each client's rows, in client order; known once all have enrolled."""
         return tuple(self._enrolments[client].rows for client in self.clients)
+
+    def held(self) -> tuple[str, ...]:
+        """What a run is continued with only if it is the same: the clients' rows, and the list of samples if any."""
+        return (*self.rows(), *([] if self.listed is None else [self.listed.digest]))
 
     # What clients say.
 
@@ -367,7 +377,7 @@ class Handshake:
             if self.listed is None
             else self.listed.digests(self.job.config.silos[self.silo].name, self.secret),
             labelled=index.own.message() if is_labelled_by_all and index.own is not None else None,
-            card=self._agreement.card(self.rows()),
+            card=self._agreement.card(self.held()),
         )
         return self._publish(hello)
 

@@ -328,7 +328,7 @@ class Hub:
             return out
         if not was_done:
             openings = [handshake.openings[hub] for hub in self.job.hubs]
-            out += self.rounds.begin(openings, handshake.rows(), handshake.hubs())
+            out += self.rounds.begin(openings, handshake.held(), handshake.hubs())
         for instruction in self.rounds.advance():
             if isinstance(instruction, End):
                 out += self._end(instruction.status, instruction.reason, instruction.in_block, instruction.round)

@@ -28,7 +28,7 @@ class HubState(msgspec.Struct, frozen=True, eq=False):
     recorded: int = 0
     """The round of the last line of the history; 0 before the first."""
     rows: tuple[str, ...] = ()
-    """A digest of each client's rows, in client order."""
+    """A digest of each client's rows, in client order; then of the list of samples, if there is one."""
     history: Mark = NO_LINES
     """The lines of the history before this round."""
     absences: Mark = NO_LINES
