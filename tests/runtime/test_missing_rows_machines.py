@@ -249,7 +249,7 @@ def test_a_run_is_continued_with_the_list_that_it_began_with(tmp_path):
 def test_rows_of_many_samples_are_joined_in_a_simulation_alone(tmp_path):
     keys = keys_of(tmp_path, **AT_BANK)
     keys["silos"][1] |= {"key": "household", "link": "members.csv"}
-    with pytest.raises(ConfigError, match="silo 'shop': key = 'household': with data.samples = 'all' a simulation"):
+    with pytest.raises(ConfigError, match=r"silo 'shop': key = 'household': with data\.samples"):
         Job(check_config(keys))
 
 

@@ -61,10 +61,10 @@ def seed_of(secret: bytes, *purposes: str, content: bytes = b"") -> bytes:
 @lru_cache(maxsize=1)
 def plain_modulus() -> int:
     """The largest prime of 48 bits that is 1 modulo 2n."""
-    found = (1 << PLAIN_BITS) // (2 * DEGREE) * (2 * DEGREE) + 1
-    while found >= 1 << PLAIN_BITS or not _is_prime(found):
-        found -= 2 * DEGREE
-    return found
+    prime = (1 << PLAIN_BITS) // (2 * DEGREE) * (2 * DEGREE) + 1
+    while prime >= 1 << PLAIN_BITS or not _is_prime(prime):
+        prime -= 2 * DEGREE
+    return prime
 
 
 def _is_prime(number: int) -> bool:
@@ -250,7 +250,7 @@ class SlopeKey:
         outputs, answers, _ = sums["whole"].shape
         columns = form.columns(batch_size)
         places = batch_size * np.arange(1, columns + 1) - 1
-        found = np.zeros((outputs, answers, columns), np.int64)
+        numbers = np.zeros((outputs, answers, columns), np.int64)
         for output in range(outputs):
             for answer in range(answers):
                 words = np.zeros((2, 1, DEGREE), np.int64)
@@ -258,8 +258,8 @@ class SlopeKey:
                 words[0, 0, places], words[1, 0] = sums["sums"][output, answer], sums["whole"][output, answer]
                 plain = self._shared.seal.Plaintext()
                 self._decryptor.decrypt(scheme().ciphertext(words), plain)
-                found[output, answer] = scheme().coefficients(plain)[places]
-        return found.reshape(outputs, -1)[:, :num_features].T
+                numbers[output, answer] = scheme().coefficients(plain)[places]
+        return numbers.reshape(outputs, -1)[:, :num_features].T
 
 
 class SlopeSums:
@@ -328,11 +328,11 @@ def masks(secret: bytes, run: str, round_index: int, shape: tuple[int, ...], con
     stream = Cipher(
         algorithms.ChaCha20(seed_of(secret, run, "mask", str(round_index), content=content), bytes(16)), mode=None
     ).encryptor()
-    found = np.zeros(0, np.int64)
-    while len(found) < count:
+    numbers = np.zeros(0, np.int64)
+    while len(numbers) < count:
         drawn = np.frombuffer(stream.update(bytes(8 * max(count, 64))), "<u8") >> np.uint64(64 - PLAIN_BITS)
-        found = np.concatenate([found, drawn[drawn < modulus].astype(np.int64)])
-    return found[:count].reshape(shape)
+        numbers = np.concatenate([numbers, drawn[drawn < modulus].astype(np.int64)])
+    return numbers[:count].reshape(shape)
 
 
 def added(shares: Sequence[Arrays]) -> dict[str, Whole]:
@@ -348,7 +348,7 @@ def added(shares: Sequence[Arrays]) -> dict[str, Whole]:
 def masked(sums: Arrays, mask: Whole) -> dict[str, Whole]:
     """Encrypted sums with a mask below t added to each."""
     prime, modulus = scheme().primes[0], plain_modulus()
-    scaled = np.array([(int(one) * prime + modulus // 2) // modulus for one in mask.ravel()], np.int64)
+    scaled = np.array([(int(number) * prime + modulus // 2) // modulus for number in mask.ravel()], np.int64)
     return {**sums, "sums": (sums["sums"] + scaled.reshape(mask.shape)) % prime}
 
 
