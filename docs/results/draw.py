@@ -33,7 +33,7 @@ COPY = """The copy of the Superconductivity table has 76 of UCI's columns cell b
 from the compositions, by the published definitions; over all known cells that computation is off by at most 2.2e-13 of
 a column's mean."""
 READING = """A verdict **by a hair** is one that 99 % intervals would not give. Sentences about the bound are judged by
-its formula, with what was measured beside it. [../reproducing.md](../reproducing.md) says how a verdict is taken, and
+its formula, with what was measured next to it. [../reproducing.md](../reproducing.md) says how a verdict is taken, and
 [results.json](results.json) has the losses of every seed, from which all verdicts follow."""
 
 

@@ -177,7 +177,7 @@ class ReferenceModel:
         return self._run(block, x, np.zeros(3))[0]
 
     def gradient(self, block, x, slope):
-        return self._run(block, x, slope)[1]
+        return self._run(block, x, slope(self.phi(block, x)))[1]
 
     def _run(self, block, x, slope):
         tree = jax.tree.unflatten(self.structure, block)

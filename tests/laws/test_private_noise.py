@@ -97,5 +97,5 @@ def test_nobody_who_knows_the_file_can_take_the_noise_away(config):
 
 
 def test_a_hub_without_a_secret_does_not_begin(config):
-    with pytest.raises(ValueError, match=r"hub\.clinic: a variant with noise needs a secret of 16 bytes"):
+    with pytest.raises(ValueError, match=r"hub\.clinic: what it sends needs a secret of 16 bytes"):
         Hub(Job(config), 0, secret=bytes(32), nonce="nonce")

@@ -21,6 +21,8 @@ from tdcd.core.variant import Variant
 from tdcd.runtime.compute.local_steps import ClientRows, LocalSteps
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
+CLIENT = (np.zeros(2, np.uint32), 0)
+"""Seed and number of a client, from which a block whose members are trained apart draws."""
 OBJECTIVES = [
     pytest.param(Objective(name, 0.1, epsilon), id=f"{name}{'' if epsilon is None else ' randomised'}")
     for name, loss in LOSSES.items()
@@ -118,8 +120,8 @@ def test_local_steps_are_those_of_jax(objective, knowledge, rng):
     assert not local.needs_jax
     given = block, rows, known, np.float64(1e-3), 0
     fields = {name: getattr(local, name) for name in local.__dataclass_fields__}
-    by_jax = InJax(**fields).take(*given)
-    np.testing.assert_allclose(local.take(*given)["weight"], by_jax["weight"], rtol=1e-10, atol=1e-12)
+    by_jax = InJax(**fields).take(*given, client=CLIENT)
+    np.testing.assert_allclose(local.take(*given, client=CLIENT)["weight"], by_jax["weight"], rtol=1e-10, atol=1e-12)
 
 
 class Halving(Sgd):
@@ -149,9 +151,9 @@ def one_client(update, rng):
 def test_an_update_that_writes_to_its_step_size_does_so_for_one_step(rng):
     local, rows, known = one_client(Halving(), rng)
     given = {"weight": np.zeros((33, 1))}, rows, known, np.asarray(1e-2), 0
-    found = local.take(*given)["weight"]
+    found = local.take(*given, client=CLIENT)["weight"]
     assert given[3] == 1e-2
-    by_jax = InJax(**{name: getattr(local, name) for name in local.__dataclass_fields__}).take(*given)
+    by_jax = InJax(**{name: getattr(local, name) for name in local.__dataclass_fields__}).take(*given, client=CLIENT)
     np.testing.assert_allclose(found, by_jax["weight"], **EXACT)
 
 
@@ -161,7 +163,7 @@ def test_an_update_that_gives_arrays_of_jax_steps_in_jax(rng):
     for x, y, others in zip(rows.features, rows.labels, known.received, strict=True):
         slopes = x @ block + others - y[:, None]
         block = jax.numpy.asarray(block - 1e-2 * (x.T @ (0.01 * slopes) + 0.1 * block))
-    found = local.take({"weight": start}, rows, known, np.asarray(1e-2), 0)["weight"]
+    found = local.take({"weight": start}, rows, known, np.asarray(1e-2), 0, client=CLIENT)["weight"]
     np.testing.assert_array_equal(found, block)
 
 

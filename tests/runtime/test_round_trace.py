@@ -19,7 +19,7 @@ from tdcd.runtime.transport.transport import Joined, Received
 
 PACKAGE = Path(tdcd.__file__).parent
 ROUNDS, EVERY = 8, 4
-LIMITS = {"plain": (22, 129, 175), "evaluated": (26, 184, 275)}
+LIMITS = {"plain": (22, 129, 175), "evaluated": (26, 185, 275)}
 """The modules and functions of the runtime in one round of all parties together, and the functions of all folders."""
 
 

@@ -52,6 +52,7 @@ ELSEWHERE: Mapping[str, str] = {
     "federation.bias": "give it to from_frames itself: bias=...",
     "federation.share_model": REAL,
     "federation.client_grace_s": REAL,
+    "federation.protect_labels": "it is about what parties send: write it into the file of tdcd run or tdcd hub",
     **{
         f"model.{key}": BLOCKS
         for key in ("block", "hidden", "members", "dropout", "channels", "kernel", "embedding", "module")

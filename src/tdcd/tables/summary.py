@@ -86,9 +86,9 @@ class QuantileSketch(NamedTuple):
         has beyond that does not count. So most bins are left for the rows with other values.
 
         >>> QuantileSketch({0.0: 97, 1.0: 1, 2.0: 1, 3.0: 1}).bins(4)[0]
-        ()
+        (0.0,)
         >>> QuantileSketch({0.0: 97, 1.0: 1, 2.0: 1, 3.0: 1}).cuts_beside_shared(4)
-        (0.5, 1.0, 2.0)
+        (0.0, 1.0, 2.0)
         """
         counts = np.array([*self.counts.values()], np.int64)
         largest = counts.max(initial=0)

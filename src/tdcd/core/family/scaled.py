@@ -57,7 +57,7 @@ def window_size(numbers: int, itemsize: int) -> int:
     """How many rounds a hub remembers of a block of so many numbers.
 
     >>> window_size(100, 4), window_size(4096, 4), window_size(100_000, 4)
-    (16, 8, 0)
+    (64, 8, 0)
     """
     size = min(WITNESSES, WINDOW_BYTES // (2 * numbers * itemsize))
     return size if size >= LEAST_WINDOW else 0
