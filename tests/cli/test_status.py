@@ -101,6 +101,19 @@ def test_the_age_of_phi(hub):
     assert "  uses phi    of clinic: 1 round old; of bank: 3 rounds old" in lines_of(hub)
 
 
+def test_a_finished_hub_says_why_it_ended_and_what_is_proven_of_its_model(hub):
+    words = "converged after round 9: the training loss changes by less than 0.01 % in 10 rounds"
+    (hub / "status.json").write_text(json.dumps({**FACTS, "gap": 0.000312, "gradient_norm": None, "reason": words}))
+    lines = lines_of(hub)
+    assert "  model       at most 0.00032 above the best possible training loss" in lines
+    assert f"  ended       {words}" in lines
+    assert json.loads(lines_of(hub, "--json")[0])["gap"] == 0.000312
+    (hub / "status.json").write_text(json.dumps({**FACTS, "gap": "0.1 or so"}))
+    done = CliRunner().invoke(app, ["status", str(hub)])
+    assert done.exit_code == 2
+    assert "status.json is damaged: could not convert string to float: '0.1 or so'" in done.stderr
+
+
 def test_a_client_that_is_gone_in_the_middle_of_a_run_fails_its_probe(tmp_path):
     facts = {name: value for name, value in FACTS.items() if not name.endswith("_loss")}
     facts |= {"party": "client.lab.east", "phase": "training", "connected": ["hub.lab"], "status": None}

@@ -142,6 +142,69 @@ def test_a_run_has_converged_when_its_loss_is_flat_three_times_in_a_row():
     assert "converged after round 12" in steering.in_words(after([2.0, *flat]), 12)
 
 
+def proven(losses, gaps, rounds=0, **fields):
+    lines = [line(LEAST_ROUNDS * n, loss) for n, loss in enumerate(losses)]
+    lines = [replace(one, gap=gaps.get(one.round)) for one in lines]
+    return Steering(1e-4, rounds=rounds, **fields).of(lines)
+
+
+FLAT = [2.0, *(1.0 - 1e-6 * n for n in range(20))]
+
+
+def test_a_flat_loss_with_a_large_gap_has_not_converged():
+    assert converged(4, {12: 0.0099})
+    assert not converged(4, {12: 0.0101})
+    assert not converged(4, {12: 0.5})
+    # Without a certificate, now and before, flat is all that is known.
+    assert converged(4, {})
+
+
+def converged(lines, gaps, **fields):
+    control = proven(FLAT[: lines + 1], gaps, **fields)
+    return Steering(1e-4, **{"rounds": 0, **fields}).has_converged(control)
+
+
+def test_the_next_line_that_may_end_such_a_run_is_after_half_as_many_rounds_again():
+    assert [n for n in range(5, 9) if converged(n, {12: 0.5})] == []
+    assert converged(6, {12: 0.5, 18: 0.001})
+    assert not converged(6, {12: 0.5, 18: 0.02})
+    assert converged(9, {12: 0.5, 18: 0.02, 27: 0.001})
+    # Whoever did not answer: what was said of an earlier line still holds.
+    assert not converged(6, {12: 0.5, 18: None})
+
+
+def test_the_last_line_may_have_converged_however_soon_it_comes():
+    assert converged(5, {12: 0.5, 15: 0.001}, rounds=15)
+    assert not converged(5, {12: 0.5, 15: 0.02}, rounds=15)
+    assert not converged(4, {12: 0.5}, rounds=12)
+
+
+def test_a_larger_tol_asks_for_less_of_a_proof():
+    steering = Steering(1e-3)
+    lines = [replace(line(LEAST_ROUNDS * n, loss), gap=0.09 if n == 4 else None) for n, loss in enumerate(FLAT[:5])]
+    assert steering.has_converged(steering.of(lines))
+    assert not Steering(1e-4).has_converged(Steering(1e-4).of(lines))
+
+
+def test_a_run_that_is_judged_by_held_out_samples_needs_no_proof_of_its_training_loss():
+    assert converged(4, {12: 0.5}, tries=8)
+
+
+def test_a_flat_run_at_its_limit_says_how_far_it_may_be_from_the_best():
+    steering = Steering(1e-4, rounds=15)
+    words = steering.in_words(proven(FLAT[:6], {12: 0.5, 15: 0.4912}, rounds=15), 15)
+    assert words == (
+        "limit of 15 rounds reached, the training loss changes by less than 0.01 % in 10 rounds, but is not proven to "
+        "be near the best possible one: at most 0.5 above it"
+    )
+
+
+def test_lines_that_were_ready_are_those_whose_certificates_were_asked_for():
+    lines = [line(LEAST_ROUNDS * n, loss) for n, loss in enumerate(FLAT[:7])]
+    lines = [replace(one, gap={12: 0.5, 18: 0.001}.get(one.round)) for one in lines]
+    assert Stopping(100, steering=Steering(1e-4, rounds=100)).ready(lines) == [12, 18]
+
+
 def test_a_run_that_still_falls_says_how_fast():
     words = Steering(1e-4).in_words(after([2.0, 1.5, 1.2]), 6)
     assert words == "limit of 6 rounds reached, the training loss still falls by 67 % in 10 rounds"

@@ -104,6 +104,7 @@ def assert_times_add_up(out):
         assert "<svg" in (home / "report.html").read_text()
         found = status(home)
         assert (found["status"], found["missing"], found["round"]) == ("finished", [], 6)
+        assert (found["ended"], found["gap"]) == ("limit", read_history(home / "history.jsonl")[-1].gap)
         assert found["payload_bytes_sent"] < found["bytes_sent"]
         facts = json.loads((home / "federation.json").read_text())
         assert [len(silo["clients"]) for silo in facts["silos"]] == [3, 3]

@@ -11,6 +11,7 @@ from tdcd.config.resolve import plan
 from tdcd.core.ledger import Traffic
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.messages.messages import Part, Ready
+from tdcd.runtime.process.status import end_of
 from tdcd.training.train import train_plan
 
 SLOW = [{"name": "clinic", "clients": 3}, {"name": "lab", "clients": ["north", "south", "west"], "period": 2}]
@@ -25,6 +26,12 @@ CASES = {
     "few bits": {"exchange": {"phi_bits": 8, "block_bits": 8}},
     "shared, best": {"federation": {"share_model": True}, "evaluate": {"keep": "best"}},
     "several local steps": {"train": {"local_steps": 3, "batch_size": 32}},
+    "proven late": {
+        "silos": THREE,
+        "exchange": {"protect": "mask"},
+        "model": {"l2": 1e-5},
+    },
+    "not proven": {"silos": SLOW, "evaluate": {"every": 4}, "train": {"rounds": 84}, "model": {"l2": 1e-7}},
     "steps that overflow": {
         "train": {"hub_optimizer": "momentum", "hub_step_size": 1e10, "rounds": 240},
         "evaluate": {"every": 20},
@@ -68,6 +75,7 @@ def test_hubs_steer_as_the_simulation_does(name):
     for hub, block in office.blocks().items():
         assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 100 * close
         assert office.machines[hub].rounds.final()[0] == result.round
+        assert end_of(office.machines[hub]) == ("converged" if result.converged else "limit")
 
 
 def check_certificates(history, simulated, config):
@@ -91,6 +99,11 @@ def test_these_runs_grow_take_back_and_converge():
     late = train_plan(plan(config_of("overlap")))
     assert any(line.taken_back for line in late.history)
     assert train_plan(plan(config_of("linear"))).converged
+    proven_late, not_proven = (train_plan(plan(config_of(name))) for name in ("proven late", "not proven"))
+    assert proven_late.converged
+    assert sum(line.gap is not None for line in proven_late.history) > 1
+    assert not not_proven.converged
+    assert "but is not proven to be near the best possible one: at most" in not_proven.reason
 
 
 @pytest.mark.parametrize("name", ["steps that overflow", "late steps that overflow"])
@@ -121,7 +134,7 @@ def test_a_run_that_no_step_helps_ends_as_diverged_with_a_sentence():
     assert all(machine.rounds.final()[0] == 0 for machine in (office.machines[hub] for hub in office.hubs))
 
 
-@pytest.mark.parametrize("name", ["linear", "overlap", "masks", "steps that overflow", "ensemble"])
+@pytest.mark.parametrize("name", ["linear", "overlap", "masks", "proven late", "steps that overflow", "ensemble"])
 def test_a_hub_that_comes_back_continues_bit_for_bit(name):
     config = config_of(name)
     planned = plan(config)
@@ -175,7 +188,7 @@ def test_without_steering_no_products_are_sent():
     assert all(one.products is None for one in office.sent if isinstance(one, Ready))
 
 
-@pytest.mark.parametrize("name", ["linear", "labels at one silo", "overlap", "masks"])
+@pytest.mark.parametrize("name", ["linear", "labels at one silo", "overlap", "masks", "proven late"])
 def test_a_hub_that_comes_back_within_a_certificate_continues_bit_for_bit(name):
     """Killed after each kind of message of the certificate that ends the run."""
     config = config_of(name)

@@ -58,6 +58,37 @@ def test_a_run_that_made_its_model_worse_is_warned_about(federation):
     assert quiet.status == "diverged"
 
 
+def nearly_copied():
+    """A silo whose columns are those of the other one and a little noise, which alone says what the labels are."""
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(600, 3))
+    noise = rng.normal(size=(600, 3))
+    labels = noise @ np.array([1.0, -1.0, 0.5])
+    rows = Table("copied", np.concatenate([first, first + 0.001 * noise], axis=1), labels / labels.std(), "regression")
+    return Federation.cut(standardize(rows)[0], silos=2, clients=3)
+
+
+def test_a_loss_that_hardly_falls_far_from_the_best_one_is_not_convergence(tmp_path):
+    federation, objective = nearly_copied(), Objective("squared", 1e-7)
+    arguments = federation, Linear(), objective, Settings()
+    with pytest.warns(ConvergenceWarning, match="is not proven to be near the best possible one: at most 0.* above it"):
+        result = train(*arguments, rounds=60)
+    assert result.converged is False
+    assert result.reason.startswith("limit of 60 rounds reached, the training loss changes by less than 0.01 %")
+    features = np.concatenate([silo.features for silo in federation.silos], axis=1).astype(np.float64)
+    labels, ridge = federation.labels, 1e-7 * np.eye(6)
+    best = np.linalg.solve(features.T @ features / 600 + ridge, features.T @ labels / 600)
+    least = ((features @ best - labels) ** 2).mean() / 2 + 1e-7 / 2 * (best**2).sum()
+    distance = result.history[-1].train_loss - least
+    assert 0.3 < distance <= result.history[-1].gap
+    # Its certificates are lines of the history, as in a run that is interrupted and continued.
+    train(*arguments, rounds=25, out=tmp_path / "run", quiet=True)
+    resumed = train(*arguments, rounds=60, out=tmp_path / "run", resume=True, quiet=True)
+    lines = [[line.without_seconds() for line in own.history] for own in (resumed, result)]
+    assert lines[0] == lines[1]
+    assert sum(line.gap is not None for line in result.history) > 2
+
+
 def test_the_verdict_is_the_same_after_a_resume(tmp_path):
     calls = iter([False, True])
     assert run(config_of(), tmp_path / "cut", should_stop=lambda: next(calls)).status == "interrupted"

@@ -100,6 +100,34 @@ class Stopping(NamedTuple):
         """Whether the training loss no longer changes, of a run that looks at that."""
         return self.steering is not None and self.steering.has_converged(control)
 
+    def proven(self, control: StepControl, record: Record) -> StepControl:
+        """The control when there is the certificate of the last line, or none."""
+        return control if self.steering is None else self.steering.proven(control, record)
+
+    def ready(self, history: Iterable[Record]) -> list[int]:
+        """The rounds of the lines that would have ended the run, had their certificates agreed; the last may have."""
+        best: Best | None = None
+        control, rounds = NO_CONTROL, []
+        for record in history:
+            best = best if record.diverged else Best.after(best, record)
+            before = control
+            if self.steering is not None:
+                before, _ = self.steering.judge(control, record)
+            if self.is_spent(best, before):
+                rounds.append(record.round)
+            control = self.proven(before, record)
+        return rounds
+
+    def end(self, last: int, control: StepControl) -> Literal["converged", "limit", "early"]:
+        """What ended a run after round ``last``; patience ends it early.
+
+        >>> Stopping(200).end(200, NO_CONTROL), Stopping(200, patience=3).end(60, NO_CONTROL)
+        ('limit', 'early')
+        """
+        if self.has_converged(control):
+            return "converged"
+        return "limit" if last == self.rounds else "early"
+
     def failure(self, control: StepControl) -> str:
         """What a run that diverged tried, if its steps were steered."""
         return "" if self.steering is None else self.steering.failure(control)

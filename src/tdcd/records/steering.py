@@ -10,7 +10,9 @@ it is the last of all.
 - It more than doubled, or is not finite: the same, and every further time in a row the steps become shorter by one
   more half, to 1/2, 1/8, 1/64 of what they were. A line that is not finite counts at once. After :data:`MOST_LOST`
   in a row, the last of them not finite, the run has diverged.
-- It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged.
+- It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged, unless the
+  certificate of that line leaves room for a loss that is lower by more than :data:`PROVEN` of it. Then the run
+  continues, and the next line that may end it is one after half as many rounds again, or the last one.
 
 A run that stops early and keeps its best model is judged by the held-out loss instead, where a single line says
 little. So only after :attr:`Steering.tries` lines in a row above the lowest one the blocks go back to those of the
@@ -27,6 +29,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from tdcd.core.certificate import rounded_up
 from tdcd.core.family.steered import LONGEST
 from tdcd.core.words import counted
 from tdcd.records.history import Record
@@ -40,6 +43,10 @@ MOST_LOST = 10
 """After so many in a row the last steps were 2^-45 of the first ones."""
 ROUNDING = 1e-7
 """Of a loss: a rise by so much is none."""
+PROVEN, TOLS = 0.01, 100
+"""Of the loss: a gap of so much, or of so many times ``tol`` if that is more, agrees with a loss that is flat."""
+AGAIN = 1.5
+"""After so many times the rounds a run that was not proven to have converged may end."""
 PER = 10
 """The rounds that ``tol`` and figures for people are about."""
 
@@ -69,6 +76,10 @@ class StepControl(NamedTuple):
     """The round of the last line that was not finite, whether it counted or not."""
     waited: int = 0
     """Lines in a row above the lowest held-out loss, none of which was taken back."""
+    doubted: int = 0
+    """The round of the last line whose loss was flat and whose gap was large."""
+    gap: float = math.inf
+    """That gap."""
 
     @property
     def is_changed(self) -> bool:
@@ -98,8 +109,8 @@ class Steering(NamedTuple):
         return record.test_loss if self.tries and record.test_loss is not None else record.train_loss
 
     def judge(self, control: StepControl, record: Record) -> tuple[StepControl, Record]:
-        """The control with one more line, and the line with what follows from it."""
-        after = self.after(control, record)
+        """The control with one more line that has no certificate yet, and the line with what follows from it."""
+        after = self._moved(control, record)
         is_back = after.is_back and after.counted == record.round
         # Of a path that was given up, or is about to be.
         is_lost = after.lost_in == record.round
@@ -108,7 +119,7 @@ class Steering(NamedTuple):
         )
 
     def after(self, control: StepControl, record: Record) -> StepControl:
-        """The control with one more line.
+        """The control with one more line of a history, and with what its certificate says.
 
         >>> from tdcd.core.ledger import Traffic
         >>> def line(round_, loss): return Record(round_, 0, loss, None, {}, Traffic(), Traffic(), 0.0)
@@ -116,6 +127,19 @@ class Steering(NamedTuple):
         >>> control.factor, control.round, control.is_back
         (0.5, 0, True)
         """
+        return self.proven(self._moved(control, record), record)
+
+    def proven(self, control: StepControl, record: Record) -> StepControl:
+        """The control when there is the certificate of the last line, or none; a run may not end because of it."""
+        if self.tries or control.counted != record.round or not self.has_converged(control):
+            return control
+        if record.gap is None:
+            # What could be said of an earlier line still holds.
+            return control._replace(doubted=record.round) if control.doubted else control
+        is_large = record.gap > max(PROVEN, TOLS * self.tol) * abs(record.train_loss)
+        return control._replace(doubted=record.round, gap=record.gap) if is_large else control
+
+    def _moved(self, control: StepControl, record: Record) -> StepControl:
         if record.round == 0 or math.isinf(control.loss):
             is_finite = math.isfinite(record.train_loss)
             return control._replace(round=record.round, loss=self.loss(record)) if is_finite else control
@@ -136,7 +160,18 @@ class Steering(NamedTuple):
         grown = control.falling + 1 == IN_A_ROW and not self.tries
         factor = min(control.factor * GROW, max(self.longest, control.factor)) if grown else control.factor
         falling = 0 if grown else control.falling + 1
-        return StepControl(factor, record.round, loss, record.round, False, falling, flat, rate)
+        return StepControl(
+            factor,
+            record.round,
+            loss,
+            record.round,
+            False,
+            falling,
+            flat,
+            rate,
+            doubted=control.doubted,
+            gap=control.gap,
+        )
 
     def _back(self, control: StepControl, record: Record) -> StepControl:
         """The control after a line that is taken back."""
@@ -160,7 +195,11 @@ class Steering(NamedTuple):
         return not record.unscored and (is_due or record.round == self.rounds)
 
     def has_converged(self, control: StepControl) -> bool:
-        """Whether the loss no longer changes."""
+        """Whether the loss no longer changes, and no certificate contradicts it."""
+        is_late = control.counted >= AGAIN * control.doubted or control.counted == self.rounds > control.doubted
+        return self._is_flat(control) and is_late
+
+    def _is_flat(self, control: StepControl) -> bool:
         return self.tol > 0 and control.flat >= IN_A_ROW
 
     def has_failed(self, control: StepControl) -> bool:
@@ -199,13 +238,16 @@ class Steering(NamedTuple):
         'converged after round 45: the training loss changes by less than 0.01 % in 10 rounds'
         >>> Steering(1e-4).in_words(StepControl(rate=0.004), 200)
         'limit of 200 rounds reached, the training loss still falls by 0.4 % in 10 rounds'
+        >>> Steering(1e-4).in_words(StepControl(flat=3, rate=2e-5, doubted=200, gap=0.0312), 200).split(", ")[-1]
+        'but is not proven to be near the best possible one: at most 0.032 above it'
         """
+        flat = f"the {self._judged} loss changes by less than {100 * self.tol:g} % in {PER} rounds"
         if self.has_converged(control):
-            return (
-                f"converged after round {last}: the {self._judged} loss changes by less than {100 * self.tol:g} % in "
-                f"{PER} rounds"
-            )
+            return f"converged after round {last}: {flat}"
         limit = f"limit of {counted(last, 'round')} reached"
+        if control.doubted and self._is_flat(control):
+            most = rounded_up(control.gap)
+            return f"{limit}, {flat}, but is not proven to be near the best possible one: at most {most} above it"
         if math.isinf(control.rate):
             return limit
         return f"{limit}, the {self._judged} loss still falls by {100 * max(control.rate, 0.0):.2g} % in {PER} rounds"

@@ -189,8 +189,12 @@ class TrainingRun:
         self.history = folder.records_before(self.round, self.plan.config.evaluate.every, known["history"])
         self._take_best(known["round"], path)
         # That of a run with fewer rounds had a certificate since it was the last one.
-        self._num_certified = sum(self._is_certified(record.round) and not record.diverged for record in self.history)
-        if self.history and not self.is_over and not self._is_certified(self.history[-1].round):
+        ready = self.stopping.ready(self.history)
+        certified = [
+            (line.round in ready or self._is_certified(line.round)) and not line.diverged for line in self.history
+        ]
+        self._num_certified = sum(certified)
+        if self.history and not self.is_over and not certified[-1]:
             self.history[-1] = self._with_evaluations(replace(self.history[-1], gap=None, gradient_norm=None))
         self.seconds = self.history[-1].seconds if self.history else 0.0
         self._finite = (self.state, self.round)
@@ -311,6 +315,7 @@ class TrainingRun:
             if certify is not None and is_due:
                 self._num_certified += 1
                 record = self._certified(record, certify)
+        self._control = self.stopping.proven(self._control, record)
         record = self._with_evaluations(record)
         self._courses, record = self._courses.after(record, self._best)
         self.history.append(record)

@@ -50,6 +50,8 @@ class Candidates:
         """How the training loss went."""
         self.control = NO_CONTROL if restored is None else restored.control
         """Where steered steps stand."""
+        self.is_ready = False
+        """Whether the last line may end the run: it does if its certificate agrees."""
         self.ended_at: int | None = None
         """The round whose line ended the run, if that was not the last one."""
         by_round: dict[int, dict[str, Any]] = {}
@@ -66,7 +68,7 @@ class Candidates:
 
     def judge(self, record: Record) -> tuple[Record, bool]:
         """A line with what it is worse than, and whether its model would stay if the run ended with it, or does."""
-        stopping = self._stopping
+        stopping, self.is_ready = self._stopping, False
         if stopping.steering is not None:
             self.control, record = stopping.steering.judge(self.control, record)
         if record.diverged:
@@ -74,8 +76,7 @@ class Candidates:
         self.best = Best.after(self.best, record)
         self.courses, record = self.courses.after(record, self.best)
         is_last = record.round == stopping.rounds
-        if stopping.is_spent(self.best, self.control) and not is_last:
-            self.ended_at = record.round
+        self.is_ready = stopping.is_spent(self.best, self.control)
         kept = stopping.kept_round(self.best, record.round, self.control)
         needed = {kept} if stopping.steering is None else {kept, self.control.round}
         self._blocks = {
@@ -84,8 +85,16 @@ class Candidates:
             if round_index in needed or round_index > record.round
         }
         # The next line may be taken back, so that this one stays.
-        may_stay = is_last or self.ended_at is not None or stopping.keep == "best" or stopping.steering is not None
+        may_stay = is_last or self.is_ready or stopping.keep == "best" or stopping.steering is not None
         return record, kept == record.round and may_stay
+
+    def settle(self, record: Record) -> None:
+        """The last line is complete: it ends the run, or does not."""
+        if record.diverged:
+            return
+        self.control = self._stopping.proven(self.control, record)
+        if self._stopping.is_spent(self.best, self.control) and record.round != self._stopping.rounds:
+            self.ended_at = record.round
 
     def steered(self, round_index: int) -> tuple[float, Tree | None] | None:
         """If a decision about the steps takes effect in this round: their factor, and the block to go back to."""
@@ -104,6 +113,10 @@ class Candidates:
         verdict = self.courses.in_words(self._stopping, self.best, round_index, self.control)
         words = "; ".join(filter(None, [verdict, self._stopping.in_words(self.best, round_index, self.control)]))
         return "diverged" if verdict else "finished", words
+
+    def end(self, round_index: int) -> str:
+        """What ended a run that finished with this round, in a word."""
+        return self._stopping.end(round_index, self.control)
 
     @property
     def arrays(self) -> Arrays:
@@ -424,9 +437,8 @@ class Evaluations:
                     self.held = line
                 else:
                     self.uncertified.forget(round_index)
+                    self._settle(record)
                     yield line
-            if self.candidates.ended_at is not None:
-                self.waiting = []
             if self.held is not None:
                 return
 
@@ -434,7 +446,12 @@ class Evaluations:
         """Whether a line is to have a certificate: only one of all samples."""
         if not self._kind or record.diverged or record.unscored:
             return False
-        return self._is_due(record.round) or self.candidates.ended_at == record.round
+        return self._is_due(record.round) or self.candidates.is_ready
+
+    def _settle(self, record: Record) -> None:
+        self.candidates.settle(record)
+        if self.candidates.ended_at is not None:
+            self.waiting = []
 
     def _is_due(self, round_index: int) -> bool:
         return certificate.is_due(round_index, self._every, self._spacing, self._rounds)
@@ -447,6 +464,7 @@ class Evaluations:
         if record.gap is not None:
             bound = record.train_loss - record.gap
             self.proven = bound if self.proven is None else max(bound, self.proven)
+        self._settle(record)
         return replace(line, record=record)
 
     def _figures_in(self, round_index: int) -> list[Key]:

@@ -29,6 +29,10 @@ def facts_of(
         "train_loss": None if record is None else record.train_loss,
         "test_loss": None if record is None else record.test_loss,
         "metrics": None if record is None else record.metrics,
+        "gap": None if record is None else record.gap,
+        "gradient_norm": None if record is None else record.gradient_norm,
+        "ended": end_of(hub),
+        "reason": hub.reason,
         "connected": sorted(endpoint.present),
         "missing": [*hub.missing()],
         "missing_s": dict(waiting),
@@ -45,6 +49,13 @@ def facts_of(
         "last_error": (hub.status != "finished" and hub.reason) or last_error or endpoint.last_refusal,
         "status": hub.status,
     }
+
+
+def end_of(hub: Hub) -> str | None:
+    """What ended the run: convergence, the limit of rounds, early stopping, or a failure; None as long as it runs."""
+    if hub.status != "finished" or hub.rounds is None:
+        return hub.status
+    return hub.rounds.evaluations.candidates.end(hub.round)
 
 
 def links_of(endpoint: Endpoint) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tdcd.core import certificate
 from tdcd.core.words import counted, one_line
 from tdcd.records.files import create, open_plain, parse_json, read_plain, write_all
 
@@ -91,6 +92,8 @@ def in_words(facts: dict[str, Any]) -> str:
         f"{facts['party']}: {facts['status'] or facts['phase']}, {'alive' if facts['alive'] else gone}",
         f"  round       {facts['round']} of {facts['rounds']}",
         *(f"  {words}{_number(facts[name])}" for name, words in LOSSES.items() if name in facts),
+        *([f"  model       {known}"] if (known := _distance(facts)) else []),
+        *([f"  ended       {one_line(facts['reason'])}"] if _has_finished(facts) else []),
         *([f"  labels      {facts['labels']}"] if facts.get("labels") else []),
         f"  connected   {', '.join(facts['connected']) or 'none'}",
     ]
@@ -109,6 +112,21 @@ def in_words(facts: dict[str, Any]) -> str:
     if facts["last_error"]:
         lines.append(f"  last error  {one_line(facts['last_error'])}")
     return "\n".join(lines)
+
+
+def _has_finished(facts: Mapping[str, Any]) -> bool:
+    """Whether there is a reason of the end that is no error: those have a line of their own."""
+    return facts["status"] == "finished" and bool(facts.get("reason"))
+
+
+def _distance(facts: Mapping[str, Any]) -> str:
+    """How far the model is from the best one, as far as the last line of the history says so.
+
+    >>> _distance({"gap": 0.000312, "gradient_norm": None}), _distance({})
+    ('at most 0.00032 above the best possible training loss', '')
+    """
+    known = [None if (value := facts.get(name)) is None else float(value) for name in ("gap", "gradient_norm")]
+    return certificate.in_words(*known)
 
 
 def _left(party: str, days: float) -> str:
