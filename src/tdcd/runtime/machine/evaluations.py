@@ -89,9 +89,7 @@ class Candidates:
         return record, kept == record.round and may_stay
 
     def settle(self, record: Record) -> None:
-        """The last line is complete: it ends the run, or does not."""
-        if record.diverged:
-            return
+        """A line that is ready to end the run is complete, and ends it or does not."""
         self.control = self._stopping.proven(self.control, record)
         if self._stopping.is_spent(self.best, self.control) and record.round != self._stopping.rounds:
             self.ended_at = record.round
@@ -437,7 +435,8 @@ class Evaluations:
                     self.held = line
                 else:
                     self.uncertified.forget(round_index)
-                    self._settle(record)
+                    if self.candidates.is_ready:
+                        self._settle(record)
                     yield line
             if self.held is not None:
                 return
@@ -464,7 +463,8 @@ class Evaluations:
         if record.gap is not None:
             bound = record.train_loss - record.gap
             self.proven = bound if self.proven is None else max(bound, self.proven)
-        self._settle(record)
+        if self.candidates.is_ready:
+            self._settle(record)
         return replace(line, record=record)
 
     def _figures_in(self, round_index: int) -> list[Key]:
