@@ -40,9 +40,11 @@ PASSES = 8
 """What a certificate costs: about as much as so many passes over all training rows in minibatches."""
 MOST_SCORES = 1 << 22
 """There is no certificate of more scores than these: they are 64 bits each, of two models."""
-NUMBERS_AT_ONCE = 1 << 13
-"""Rows become float64 in chunks of so many features: products of larger ones would be shared out to threads, which wait
-for each other, and change last bits with the number of cores."""
+PRODUCTS_AT_ONCE = 1 << 17
+"""Rows become float64 in chunks that take so many products: larger ones would be shared out to threads, which wait for
+each other, and change last bits with the number of cores."""
+MOST_AT_ONCE = 1 << 15
+"""Features of a chunk: they are to stay in the processor's cache."""
 EPSILON = float(np.finfo(np.float64).eps)
 DRIFT, LEAST_DRIFT = 1e-2, 1e-6
 """By which part of itself a mixture takes the gradient of a remembered model to be off: where the curvature of the loss
@@ -157,7 +159,8 @@ class Samples(NamedTuple):
 
     @property
     def rounding(self) -> float:
-        """What a sum over them in float64 loses at most, as a part of the numbers' absolute values."""
+        """What a sum over them in float64 loses at most, as a part of the numbers' absolute values and of 1, which is what
+        a single loss may be off by."""
         return EPSILON * (len(self.parts) + 10)
 
 
@@ -227,7 +230,7 @@ def scores_of(features: NDArray[Any], blocks: Floats) -> Floats:
     """The scores ``[n, k C]`` of rows, by each of the blocks ``[k, D, C]`` in turn, in float64."""
     side_by_side = np.concatenate([*blocks], axis=1)
     found = np.empty((len(features), side_by_side.shape[1]))
-    for part, rows in _chunks(features):
+    for part, rows in _chunks(features, side_by_side.shape[1]):
         found[part] = rows @ side_by_side
     return found
 
@@ -235,13 +238,13 @@ def scores_of(features: NDArray[Any], blocks: Floats) -> Floats:
 def pull_back(features: NDArray[Any], slopes: Floats) -> Floats:
     """X' times the slopes ``[n, C]`` of rows, ``[D, C]``, in float64."""
     total = np.zeros((math.prod(features.shape[1:]), slopes.shape[-1]))
-    for part, rows in _chunks(features):
+    for part, rows in _chunks(features, slopes.shape[-1]):
         total += rows.T @ slopes[part]
     return total
 
 
-def _chunks(features: NDArray[Any]) -> Iterator[tuple[slice, Floats]]:
-    at_once = max(16, NUMBERS_AT_ONCE // max(1, math.prod(features.shape[1:])))
+def _chunks(features: NDArray[Any], outputs: int) -> Iterator[tuple[slice, Floats]]:
+    at_once = max(16, min(MOST_AT_ONCE, PRODUCTS_AT_ONCE // outputs) // max(1, math.prod(features.shape[1:])))
     for begin in range(0, len(features), at_once):
         part = slice(begin, begin + at_once)
         rows = np.asarray(features[part], np.float64)
@@ -345,13 +348,13 @@ class Proof:
         samples, l2 = self._samples, self._samples.objective.l2
         now = samples.most_losses(self._now, self._error)
         penalty = sum(side.penalty for side in sides)
-        loss = float(now.sum() + penalty + samples.rounding * (abs(now).sum() + penalty))
+        loss = float(now.sum() + penalty + samples.rounding * (1 + abs(now).sum() + penalty))
         norm = gradient_norm(sides).gradient_norm
         if no_certificate(samples.objective, are_linear=True):
             return Certificate(loss, -np.inf, norm)
         losses, linear = samples.losses(self._witness), self.slopes * self._witness
         quadratic = sum(side.square for side in sides) / (2 * l2)
-        scale = abs(losses).sum() + abs(linear).sum() + 2 * quadratic
+        scale = 1 + abs(losses).sum() + abs(linear).sum() + 2 * quadratic
         bound = float(losses.sum() - linear.sum() - quadratic - samples.rounding * scale)
         return Certificate(loss, bound, norm)
 

@@ -224,9 +224,9 @@ class Scaled:
             return None
         known = {name: np.asarray(array) for name, array in state["window"].items()}
         steps, rounds, epsilon = int(known["steps"]), len(known["blocks"]), np.finfo(known["blocks"].dtype).eps
-        last_first = [(steps - 1 - back) % rounds for back in range(min(steps, rounds))]
+        last_first = (steps - 1 - np.arange(min(steps, rounds))) % rounds
         blocks, gradients = (known[name][last_first].astype(np.float64) for name in ("blocks", "gradients"))
-        return Window(blocks, gradients, epsilon / self.reach * np.sqrt((blocks**2).sum(axis=(1, 2))))
+        return Window(blocks, gradients, epsilon / self.reach * np.sqrt(np.einsum("mdc,mdc->m", blocks, blocks)))
 
 
 def _with_round(window: dict[str, Array], block: Array, gradient: Array) -> dict[str, Array]:
