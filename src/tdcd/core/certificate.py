@@ -159,8 +159,7 @@ class Samples(NamedTuple):
 
     @property
     def rounding(self) -> float:
-        """What a sum over them in float64 loses at most, as a part of the numbers' absolute values and of 1, which is what
-        a single loss may be off by."""
+        """What a sum over them in float64 loses at most, as a part of the numbers' absolute values and of 1."""
         return EPSILON * (len(self.parts) + 10)
 
 
