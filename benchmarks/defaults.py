@@ -163,7 +163,13 @@ def main() -> dict[str, Any]:
         what, (own, joined), (seconds, theirs), rounds, converged = measured(job)
         times = f"{seconds:8.2f} {theirs:8.2f} {rounds:7d}"
         print(f"{job.name:18} {what:9} {own:8.4f} {joined:8.4f} {own - joined:+8.4f} {times} {converged}", flush=True)
-        figures[job.name] = {what: own, "joined": joined, "seconds": seconds, "joined seconds": theirs, "rounds": rounds}
+        figures[job.name] = {
+            what: own,
+            "joined": joined,
+            "seconds": seconds,
+            "joined seconds": theirs,
+            "rounds": rounds,
+        }
     return figures | _unseen()
 
 

@@ -11,7 +11,7 @@ it is the last of all.
   more half, to 1/2, 1/8, 1/64 of what they were. A line that is not finite counts at once. After :data:`MOST_LOST`
   in a row, the last of them not finite, the run has diverged.
 - It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged, unless the
-  certificate of that line leaves room for a loss that is lower by more than :data:`PROVEN` of it. Then the run
+  certificate of that line leaves room for a loss that is lower by more than 100 times ``tol``. Then the run
   continues, and the next line that may end it is one after half as many rounds again, or the last one.
 
 A run that stops early and keeps its best model is judged by the held-out loss instead, where a single line says
@@ -43,8 +43,8 @@ MOST_LOST = 10
 """After so many in a row the last steps were 2^-45 of the first ones."""
 ROUNDING = 1e-7
 """Of a loss: a rise by so much is none."""
-PROVEN, TOLS = 0.01, 100
-"""Of the loss: a gap of so much, or of so many times ``tol`` if that is more, agrees with a loss that is flat."""
+PROVEN = 100
+"""A gap of so many times ``tol``, as a part of the loss, agrees with a loss that is flat."""
 AGAIN = 1.5
 """After so many times the rounds a run that was not proven to have converged may end."""
 PER = 10
@@ -136,7 +136,7 @@ class Steering(NamedTuple):
         if record.gap is None:
             # What could be said of an earlier line still holds.
             return control._replace(doubted=record.round) if control.doubted else control
-        is_large = record.gap > max(PROVEN, TOLS * self.tol) * abs(record.train_loss)
+        is_large = record.gap > PROVEN * self.tol * abs(record.train_loss)
         return control._replace(doubted=record.round, gap=record.gap) if is_large else control
 
     def _moved(self, control: StepControl, record: Record) -> StepControl:
