@@ -10,9 +10,11 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+from sklearn.metrics import r2_score, roc_auc_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tdcd import Federation, Linear, Model, Objective, Settings, TwoTierClassifier, TwoTierRegressor, train
@@ -186,3 +188,22 @@ def test_an_ensemble_on_piecewise_columns_stops_early_and_keeps_its_best_model()
     assert fitted.score(X, y) > 0.8
     plain = TwoTierRegressor(2, 2, block="mlp", rounds=1, step_size=0.1, verbose=0).fit(X, y)
     assert plain.history_[-1].test_loss is None
+
+
+@pytest.mark.parametrize("name", ["breast", "diabetes"])
+def test_default_settings_are_as_good_as_the_best_linear_model_on_the_joined_table(name):
+    made, is_regression = (load_breast_cancer, False) if name == "breast" else (load_diabetes, True)
+    X, y = made(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    train, test = order[: len(y) * 4 // 5], order[len(y) * 4 // 5 :]
+    ours = (TwoTierRegressor if is_regression else TwoTierClassifier)(2, 3, verbose=0)
+    joined = (
+        RidgeCV(np.logspace(-3, 3, 7)) if is_regression else LogisticRegressionCV(np.logspace(-2, 2, 5), max_iter=500)
+    )
+    reached = []
+    for model in (ours, make_pipeline(StandardScaler(), joined)):
+        model.fit(X[train], y[train])
+        scores = model.predict(X[test]) if is_regression else model.predict_proba(X[test])[:, 1]
+        reached.append((r2_score if is_regression else roc_auc_score)(y[test], scores))
+    assert ours.converged_
+    assert reached[0] > reached[1] - 0.002
