@@ -198,7 +198,7 @@ def test_default_settings_are_as_good_as_the_best_linear_model_on_the_joined_tab
     train, test = order[: len(y) * 4 // 5], order[len(y) * 4 // 5 :]
     ours = (TwoTierRegressor if is_regression else TwoTierClassifier)(2, 3, verbose=0)
     joined = (
-        RidgeCV(np.logspace(-3, 3, 7)) if is_regression else LogisticRegressionCV(np.logspace(-2, 2, 5), max_iter=500)
+        RidgeCV(np.logspace(-3, 3, 7)) if is_regression else LogisticRegressionCV(Cs=np.logspace(-2, 2, 5), max_iter=500)
     )
     reached = []
     for model in (ours, make_pipeline(StandardScaler(), joined)):
