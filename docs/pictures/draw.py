@@ -1,4 +1,4 @@
-"""Draws the two pictures of docs/architecture.md beside this file: ``python docs/pictures/draw.py``.
+"""Draws the two pictures of docs/architecture.md next to this file: ``python docs/pictures/draw.py``.
 
 They carry their own background and two palettes, so that they can be read on a light and on a dark page. Texts of the
 class ``code`` are names in the package; the tests look them up.
@@ -134,7 +134,7 @@ def _rules(palette: dict[str, str]) -> str:
     return (
         f"text{{font:13px system-ui,sans-serif;fill:{p['ink']}}}.title{{font-weight:600;font-size:15px}}"
         f".soft{{fill:{p['soft']};font-size:12px}}.code{{font-family:ui-monospace,monospace;fill:{p['code']}}}"
-        f".said{{fill:{p['warm']};font-weight:600}}"
+        f".sent{{fill:{p['warm']};font-weight:600}}"
         f".paper{{fill:{p['paper']};stroke:{p['line']};stroke-opacity:.4}}.band{{fill:{p['band']}}}"
         f".box{{fill:{p['box']};stroke:{p['line']}}}.core{{fill:{p['core']};stroke:{p['line']}}}"
         f"path{{fill:none;stroke:{p['line']};stroke-width:1.4}}.life{{stroke-dasharray:2 4;opacity:.7}}"
@@ -285,7 +285,7 @@ def _message(picture: Picture, top: int, words: str, sender: str, receiver: str)
     """A message between two parties."""
     columns = {"client": CLIENT, "hub": HUB, "others": OTHERS}
     start, stop = columns[sender], columns[receiver]
-    picture.text((start + stop) / 2, top + 14, words, "said")
+    picture.text((start + stop) / 2, top + 14, words, "sent")
     picture.line([(start, top + 26), (stop, top + 26)], "message")
     if receiver == "others":
         picture.line([(stop, top + 34), (start, top + 34)], "message")
