@@ -69,7 +69,7 @@ def left_out_by_spelling(config: Config, tables: Mapping[str, Sequence[RawRows]]
 
 def labelled_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
     """The ids that have a label, whichever silos know them: those of the first silo with labels in order, then those
-    of the next one that the first lacks, and so on. Every hub can work out this order from the order of each silo's ids.
+    of the next one that the first lacks, and so on. Every hub can work this out from the order of each silo's ids.
     """
     known: dict[str, None] = {}
     for section in config.silos:

@@ -42,7 +42,7 @@ class Holdings(NamedTuple):
     places: list[NDArray[np.int64]]
     """Per client: where its samples are."""
     slots: NDArray[np.int64]
-    """``[1, E * B]``: where each sample is if the clients' rows follow one another, and last those that no client has."""
+    """``[1, E * B]``: where each sample is if the clients' rows follow one another; last those that no client has."""
 
 
 def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
