@@ -28,7 +28,7 @@ def members():
 
 PARTS = "|".join(members())
 WORDS = re.compile(rf"\b({PARTS}|label_silo|dropout)\b")
-"""No file without one of these asks; most have none, and need not be parsed."""
+"""No line without one of these asks."""
 PART = re.compile(rf"\b({PARTS})\b")
 MADE = re.compile(rf"\b({PARTS})\(")
 
@@ -55,7 +55,11 @@ def asks(node):
 def asking(path):
     """The expressions of a module that ask which part they have."""
     text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)) if WORDS.search(text) else ():
+    near = {number for number, line in enumerate(text.splitlines(), 1) if WORDS.search(line)}
+    for node in ast.walk(ast.parse(text)) if near else ():
+        # Most expressions are not near such a word, and need not be written out.
+        if hasattr(node, "lineno") and near.isdisjoint(range(node.lineno, node.end_lineno + 1)):
+            continue
         if asks(node):
             line = getattr(node, "lineno", 0)
             yield f"{path.relative_to(PACKAGE)}:{line}: {ast.unparse(node).splitlines()[0]}"
