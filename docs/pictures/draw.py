@@ -51,8 +51,8 @@ LAYERS = [
     (
         "Rounds",
         [
-            ("simulation", "one process, all clients at once|engines: clients, grouped, flat"),
-            ("runtime", "hubs and clients as processes: protocol, compute,|transport, storage, certificates, process"),
+            ("simulation", "one process, all clients at once|engines: clients, grouped, flat, full"),
+            ("runtime", "hubs and clients as processes: certificates, transport,|messages, compute, machine, storage, process"),
         ],
     ),
     (
@@ -169,7 +169,7 @@ PROGRAM, MIDDLE, CLIENT, HUB, OTHERS = 150, 440, 702, 898, 1042
 """The columns of a round."""
 ROUND = [
     ("core", 58, "line 6: minibatches from (seed, round)", ["schedule.batch_ids"], "both"),
-    ("message", 60, "begin: the hub's block", "hub", "client"),
+    ("message", 60, "block: the hub's", "hub", "client"),
     ("core", 58, "line 9: every client's phi", ["algorithm.phi"], ("client", "ClientCompute.phi")),
     ("message", 40, "phi of its rows", "client", "hub"),
     (
@@ -187,7 +187,7 @@ ROUND = [
         ["Codec.decode", "Knowledge.received", "algorithm.sum_others", "algorithm.project"],
         ("hub", "HubCompute.project"),
     ),
-    ("message", 40, "steps: the others' phi", "hub", "client"),
+    ("message", 40, "received: the others' phi", "hub", "client"),
     (
         "core",
         109,
