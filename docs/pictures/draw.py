@@ -52,7 +52,10 @@ LAYERS = [
         "Rounds",
         [
             ("simulation", "one process, all clients at once|engines: clients, grouped, flat, full"),
-            ("runtime", "hubs and clients as processes: certificates, transport,|messages, compute, machine, storage, process"),
+            (
+                "runtime",
+                "hubs and clients as processes: certificates, transport,|messages, compute, machine, storage, process",
+            ),
         ],
     ),
     (
