@@ -133,7 +133,7 @@ def publish(
         str(model.status),
         digest,
         common.digest(str(model.run)),
-        _digest(places, phi),
+        digest_of_arrays(places, phi),
         now,
         now + round(days * DAY_S),
     )
@@ -164,7 +164,7 @@ def read_publication(
         raise ValueError(f"{path} is not phi that a silo published, or is damaged: {error}") from None
     statement, where = signed.statement, f"{path}, phi of silo '{signed.statement.silo}',"
     authority.check(hub_of(statement.silo), statement.signed, signed, where)
-    places, phi = _arrays(arrays, where, statement, len(common.ids))
+    places, phi = _arrays(arrays, where, statement)
     if (statement.run, statement.status) != (model.run, model.status):
         raise ValueError(
             f"{where} is of another run: {statement.run} ({statement.status}), not {model.run} ({model.status}); "
@@ -174,6 +174,8 @@ def read_publication(
         raise ValueError(
             f"{where} is about other ids than {common.path}: both parties take what the same tdcd align wrote as --ids"
         )
+    if len(places) and places[-1] >= len(common.ids):
+        raise ValueError(f"{where} has places past the {counted(len(common.ids), 'common id')}")
     if phi.shape != (len(places), width) or str(phi.dtype) != dtype:
         raise ValueError(f"{where} is {phi.dtype}{[*phi.shape]}, but the model needs {dtype}[{len(places)}, {width}]")
     check_current(statement, time.time(), where)
@@ -186,21 +188,22 @@ def check_current(statement: Statement, now: float, where: str) -> None:
         raise ValueError(f"{where} expired at {when(statement.expires)}: the silo has to publish it again")
 
 
-def _arrays(
-    arrays: dict[str, NDArray[Any]], where: str, statement: Statement, total: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Places and phi, if they are what was signed, and places in a list of so many ids."""
+def _arrays(arrays: dict[str, NDArray[Any]], where: str, statement: Statement) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Places, which rise, and phi, if they are what was signed."""
     places, phi = arrays.get("places"), arrays.get("phi")
-    if len(arrays) != 2 or places is None or phi is None or _digest(places, phi) != statement.arrays:
+    if len(arrays) != 2 or places is None or phi is None or digest_of_arrays(places, phi) != statement.arrays:
         raise ValueError(f"{where} was altered after it was signed: get the file again")
     if places.dtype != np.int64 or places.ndim != 1 or phi.ndim != 2 or not np.isfinite(phi).all():
         raise ValueError(f"{where} holds something other than finite numbers by place")
     if len(places) and (places[0] < 0 or (np.diff(places) <= 0).any()):
         raise ValueError(f"{where} has places that do not rise")
+    if len(phi) != len(places):
+        raise ValueError(f"{where} has {counted(len(places), 'place')} and {counted(len(phi), 'row')}")
     return places, phi
 
 
-def _digest(places: NDArray[Any], phi: NDArray[Any]) -> str:
+def digest_of_arrays(places: NDArray[Any], phi: NDArray[Any]) -> str:
+    """SHA-256 of their types, shapes and bytes."""
     digest = hashlib.sha256()
     for array in (places, phi):
         digest.update(json.dumps([array.dtype.str, array.shape]).encode())

@@ -250,6 +250,7 @@ def listen(address: str) -> socket.socket:
 
     A Unix socket is for this user alone. One that a killed service left is replaced.
     """
+    where: str | tuple[str, int]
     if "/" in address:
         path = Path(address)
         with suppress(FileNotFoundError):
@@ -259,11 +260,7 @@ def listen(address: str) -> socket.socket:
                 if probe.connect_ex(address) == 0:
                     raise ValueError(f"--listen {address}: another process listens there")
             path.unlink()
-        made, before = socket.socket(socket.AF_UNIX), os.umask(0o177)
-        try:
-            made.bind(address)
-        finally:
-            os.umask(before)
+        family, where, protocol = socket.AF_UNIX, address, 0
     else:
         host, _, port = address.rpartition(":")
         host = host.strip("[]") or "127.0.0.1"
@@ -272,10 +269,21 @@ def listen(address: str) -> socket.socket:
                 f"--listen {address}: give a port of this machine's own address, such as 8400 or 127.0.0.1:8400, or "
                 "the path of a Unix socket, such as /run/tdcd/predict.sock: the service asks no one for a password"
             )
-        made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        family, where = socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port))
+        # With its protocol named, asyncio sends the two parts of an answer without waiting for an acknowledgement.
+        protocol = socket.IPPROTO_TCP
+    made = socket.socket(family, socket.SOCK_STREAM, protocol)
+    if family != socket.AF_UNIX:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, int(port)))
-    made.listen(MOST_CONNECTIONS)
+    before = os.umask(0o177)  # A Unix socket is made with it.
+    try:
+        made.bind(where)
+        made.listen(MOST_CONNECTIONS)
+    except OSError as error:
+        made.close()
+        raise OSError(f"--listen {address}: cannot listen there: {error}") from None
+    finally:
+        os.umask(before)
     return made
 
 
