@@ -26,7 +26,7 @@ from tdcd.runtime.certificates.issue import SECRET, throwaway
 from tdcd.runtime.process.predict import ModelOf
 from tdcd.serving.publication import CommonIds, publish, read_publication
 from tdcd.serving.scorer import KnownPhi, Scorer
-from tdcd.serving.service import MOST_IDS, Service, listen, run
+from tdcd.serving.service import MOST_IDS, PredictionService, listen, run
 from tdcd.tables.dialect import DEFAULT
 
 SILOS = ("bank", "bureau")
@@ -69,7 +69,7 @@ def serve(folder: Path, news: Connection) -> None:
         return Scorer(model, known)
 
     start = time.perf_counter()
-    service = Service([], load, is_private=True)
+    service = PredictionService([], load, is_private=True)
     with listen("0") as bound:
         news.send((bound.getsockname()[1], time.perf_counter() - start, resident_mb()))
         run(service, bound)

@@ -54,7 +54,7 @@ class Answer(msgspec.Struct):
     """By silo that did not speak: the ids for which it did not."""
 
 
-class Problem(msgspec.Struct):
+class ErrorAnswer(msgspec.Struct):
     """What every other answer says."""
 
     error: str
@@ -64,7 +64,7 @@ _questions = msgspec.json.Decoder(Question)
 _encoder = msgspec.json.Encoder()
 
 
-class Service:
+class PredictionService:
     """Answers with the newest scorer; files that were replaced are read again, and bad ones change nothing."""
 
     def __init__(self, files: Sequence[Path], load: Callable[[], Scorer], *, is_private: bool) -> None:
@@ -192,7 +192,7 @@ async def _body(request: Request) -> bytes:
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = {**(error.headers or {}), "connection": "close"}
-    return Response(_encoder.encode(Problem(error.detail)), error.status_code, headers, "application/json")
+    return Response(_encoder.encode(ErrorAnswer(error.detail)), error.status_code, headers, "application/json")
 
 
 def _is_own(host: str) -> bool:
@@ -211,7 +211,7 @@ def _is_own(host: str) -> bool:
 def _openapi() -> dict[str, Any]:
     """What the service takes and gives, as an OpenAPI document."""
     (question, answer, problem), schemas = msgspec.json.schema_components(
-        [Question, Answer, Problem], ref_template="#/components/schemas/{name}"
+        [Question, Answer, ErrorAnswer], ref_template="#/components/schemas/{name}"
     )
 
     def of(schema: Any) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def listen(address: str) -> socket.socket:
     return made
 
 
-def run(service: Service, bound: socket.socket) -> None:
+def run(service: PredictionService, bound: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; requests that have begun are answered."""
     import uvicorn  # noqa: PLC0415 - the application needs no server
 
