@@ -56,7 +56,9 @@ def _in_log(level: int, what: str, **facts: str) -> bool:
 
 def report_failure(what: str, why: str) -> None:
     """Say why a command ends with a status other than 0: as its last line, whoever reads it."""
-    if not _in_log(logging.ERROR, "failed", status=what.lower(), why=why):
+    from tdcd.runtime.process.log import FAILED
+
+    if not _in_log(logging.ERROR, FAILED, status=what.lower(), why=why):
         errors.print(Text.assemble((f"{what}: ", "bold red"), why), soft_wrap=True, highlight=False)
 
 

@@ -45,6 +45,19 @@ def is_for_machines() -> bool:
     return any(isinstance(handler.formatter, _ForMachines) for handler in logger.handlers)
 
 
+FAILED = "failed"
+"""The event that says why a party ends with a status other than 0: the last line of its log."""
+
+
+def failure_in(line: str) -> str:
+    """Why a party failed, if this line of its log for machines says so; else nothing."""
+    try:
+        facts = json.loads(line)
+    except ValueError:
+        return ""
+    return str(facts["why"]) if isinstance(facts, dict) and facts.get("event") == FAILED else ""
+
+
 class _ForMachines(logging.Formatter):
     def __init__(self, party: str) -> None:
         super().__init__()
