@@ -134,7 +134,7 @@ class Steering(NamedTuple):
         if self.tries or control.counted != record.round or not self.has_converged(control):
             return control
         if record.gap is None:
-            # What could be said of an earlier line still holds.
+            # The proof of an earlier line still holds.
             return control._replace(doubted=record.round) if control.doubted else control
         is_large = record.gap > PROVEN * self.tol * abs(record.train_loss)
         return control._replace(doubted=record.round, gap=record.gap) if is_large else control

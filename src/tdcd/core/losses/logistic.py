@@ -27,10 +27,11 @@ class Logistic(Loss):
 
     def losses(self, scores: Array, labels: Array) -> Array:
         """The loss of every sample."""
+        softplus: Array
         score, library = scores[..., 0], library_of(scores)
         if library is np:
             # Of NumPy's functions these are the fast ones: logaddexp takes twenty times as long.
-            softplus: Array = np.maximum(score, 0) + np.log(1 + np.exp(-abs(score)))
+            softplus = library.maximum(score, 0) + library.log(1 + library.exp(-abs(score)))
         else:
             softplus = library.logaddexp(score, 0)
         return softplus - labels * score
@@ -39,9 +40,10 @@ class Logistic(Loss):
         """The chance of the second class, less the label."""
         library = library_of(scores)
         # Small chances keep all their digits.
+        chance: Array
         if library is np:
             with np.errstate(over="ignore"):
-                chance: Array = 1 / (1 + np.exp(-scores))
+                chance = 1 / (1 + np.exp(-scores))
         else:
             chance = library.exp(-library.logaddexp(0, -scores))
         return chance - ((labels - response.other) / response.slope)[..., None]

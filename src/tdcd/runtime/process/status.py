@@ -31,7 +31,7 @@ def facts_of(
         "metrics": None if record is None else record.metrics,
         "gap": None if record is None else record.gap,
         "gradient_norm": None if record is None else record.gradient_norm,
-        "ended": end_of(hub),
+        "ended": None if hub.status is None else end_of(hub),
         "reason": hub.reason,
         "connected": sorted(endpoint.present),
         "missing": [*hub.missing()],
@@ -52,7 +52,7 @@ def facts_of(
 
 
 def end_of(hub: Hub) -> str | None:
-    """What ended the run: convergence, the limit of rounds, early stopping, or a failure; None as long as it runs."""
+    """What ended the run: convergence, the limit of rounds, early stopping, or a failure."""
     if hub.status != "finished" or hub.rounds is None:
         return hub.status
     return hub.rounds.evaluations.candidates.end(hub.round)
