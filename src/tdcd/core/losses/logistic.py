@@ -43,7 +43,7 @@ class Logistic(Loss):
         chance: Array
         if library is np:
             with np.errstate(over="ignore"):
-                chance = 1 / (1 + np.exp(-scores))
+                chance = 1 / (1 + library.exp(-scores))
         else:
             chance = library.exp(-library.logaddexp(0, -scores))
         return chance - ((labels - response.other) / response.slope)[..., None]
