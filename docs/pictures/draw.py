@@ -46,6 +46,7 @@ LAYERS = [
         [
             ("training", "round loop, evaluation, checkpoints,|resume, sweeps"),
             ("standing", "parties that wait for jobs|and sign what they approve"),
+            ("serving", "predictions by id, from phi|that partners publish"),
         ],
     ),
     (
