@@ -176,7 +176,7 @@ HOSTILE = [
 
 
 def test_bad_requests_are_refused_and_the_next_one_is_answered(service):
-    _, _, address = service
+    folder, _, address = service
     for code, body, headers, why in HOSTILE:
         status, answer = Client(address)("POST", "/predict", body, headers)
         assert (status, why in answer["error"]) == (code, True), (code, answer)
@@ -189,6 +189,9 @@ def test_bad_requests_are_refused_and_the_next_one_is_answered(service):
         raw.sendall(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n")
         assert b" 400 " in raw.recv(100)
     assert Client(address).predict("204")[0] == 200
+    log = folder / "port.log"
+    wait_until(lambda: any(line["event"] == "server" for line in events(log)))
+    assert len(events(log)) == len(log.read_text().splitlines())
 
 
 def test_health_and_schema(service):
