@@ -30,7 +30,7 @@ MOST_IDS, MOST_LETTERS, MOST_BODY_BYTES = 10_000, 256, 4 << 20
 PATIENCE_S = 10.0
 """How long a request may take to arrive."""
 MOST_CONNECTIONS = 256
-LOOK_S = 2.0
+LOOK_S = 1.0
 """How often the files are looked at."""
 
 
