@@ -29,7 +29,7 @@ from tdcd.runtime.certificates.check import read_secret
 from tdcd.runtime.certificates.issue import SECRET, throwaway
 from tdcd.runtime.process.predict import ModelOf
 from tdcd.serving.publication import CommonIds, publish, read_publication
-from tdcd.serving.scorer import KnownPhi, Scorer
+from tdcd.serving.scorer import KnownPhi, PartsScorer
 from tdcd.serving.service import MOST_IDS, PredictionService, listen, run
 from tdcd.tables.dialect import DEFAULT
 
@@ -64,14 +64,14 @@ def serve(folder: Path, news: Connection) -> None:
     """The service, until it is ended."""
     model = Model.load(folder / "model.tdcd")
 
-    def load() -> Scorer:
+    def load() -> PartsScorer:
         common, authority = _common(folder), Authority(folder / "certs")
         read = [
             read_publication(folder / f"{silo}.phi", authority, common, RUN, model.phi_width, model.dtype)
             for silo in SILOS
         ]
         known = {part.statement.silo: KnownPhi(part.scores, part.statement.expires) for part in read}
-        return Scorer(model, known)
+        return PartsScorer(model, known)
 
     start = time.perf_counter()
     service = PredictionService([], load, is_private=True)

@@ -16,8 +16,8 @@ from tdcd.runtime.process.predict import ModelOf
 from tdcd.serving.publication import (
     KEY,
     CommonIds,
-    SignedStatement,
-    Statement,
+    PublicationHeader,
+    SignedHeader,
     digest_of_arrays,
     publish,
     read_publication,
@@ -65,8 +65,8 @@ def signed(path, certs, common, places, phi):
     """What a silo signs that keeps the form and no more."""
     now = int(time.time())
     digest = digest_of_arrays(places, phi)
-    statement = Statement("shop", *RUN, "d", common.digest(RUN.run), digest, now, now + 60)
-    content = SignedStatement(statement, *Certified(certs, "hub.shop").sign(statement.signed))
+    statement = PublicationHeader("shop", *RUN, "d", common.digest(RUN.run), digest, now, now + 60)
+    content = SignedHeader(statement, *Certified(certs, "hub.shop").sign(statement.signed))
     path.write_bytes(save({"places": places, "phi": phi}, {KEY: msgspec.json.encode(content).decode()}))
     return path
 
@@ -106,7 +106,7 @@ def test_what_was_altered_is_refused(tmp_path, certs, common):
         read(path, certs, common)
     fields = {"silo": "bank", "run": "ff", "status": "diverged", "model": "e", "ids": "0" * 64, "arrays": "0" * 64}
     times = {"published": 1, "expires": int(time.time()) + 10**9}
-    assert {*fields, *times} == {*Statement.__struct_fields__}
+    assert {*fields, *times} == {*PublicationHeader.__struct_fields__}
     for name, value in (fields | times).items():
         published(path, certs, common)
         rewritten(path, lambda statement, name=name, value=value: {**statement, name: value})
@@ -176,4 +176,4 @@ def test_lists_that_are_none_are_refused(tmp_path):
 def test_the_statement_has_one_form(tmp_path, certs, common):
     statement = read(published(tmp_path / "shop.phi", certs, common), certs, common).statement
     assert statement.signed.startswith(b"tdcd published phi 1\n{")
-    assert msgspec.json.decode(statement.signed.split(b"\n", 1)[1], type=Statement) == statement
+    assert msgspec.json.decode(statement.signed.split(b"\n", 1)[1], type=PublicationHeader) == statement

@@ -16,7 +16,7 @@ from support.command import tdcd
 from support.party_processes import events, free_ports, processes, up, wait_until, written
 from tdcd.config import read_config
 from tdcd.prediction.model import Model
-from tdcd.serving.scorer import KnownPhi, Refusal, Scorer
+from tdcd.serving.scorer import KnownPhi, PartsScorer, Refusal
 
 pytest.importorskip("starlette", reason="serving needs the extra tdcd[serve]")
 pytest.importorskip("uvicorn", reason="serving needs the extra tdcd[serve]")
@@ -231,13 +231,13 @@ def test_expired_phi_is_not_used(trained):
     model = Model.load(trained / "up")
     parts = {silo: model.silo_scores(silo, trained / f"{silo}_new.csv") for silo in model.silos}
     known = {"bank": KnownPhi(parts["bank"]), "shop": KnownPhi(parts["shop"], expires=1000)}
-    before = Scorer(model, known).answer(["204", "205"], 999.9)
+    before = PartsScorer(model, known).answer(["204", "205"], 999.9)
     with pytest.raises(Refusal, match="the phi of silo 'shop' expired at 1970-01-01 00:16 UTC: it has to publish it"):
-        Scorer(model, known).answer(["204", "205"], 1000)
-    after = Scorer(model, known, allow_missing=True).answer(["204", "205"], 1000)
+        PartsScorer(model, known).answer(["204", "205"], 1000)
+    after = PartsScorer(model, known, allow_missing=True).answer(["204", "205"], 1000)
     assert after["added"]["bank"] == before["added"]["bank"]
     assert after["missing"] == {"shop": ["204", "205"]}
-    absent = Scorer(model, {"bank": known["bank"]}, without=["shop"]).answer(["204", "205"], time.time())
+    absent = PartsScorer(model, {"bank": known["bank"]}, without=["shop"]).answer(["204", "205"], time.time())
     assert absent == after
 
 

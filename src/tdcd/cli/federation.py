@@ -288,7 +288,7 @@ def align(
         if is_done and out is not None:
             aligned.write(out)
     if is_done and counts and name is not None:
-        screen.print("The hubs know how many ids they share; nobody knows which.", highlight=False)
+        screen.print("The hubs know how many ids they share; no party knows which.", highlight=False)
     elif is_done and counts:
         show_table(screen, counts_table(silo, lost.ids, shared))
     elif is_done and job.may_lack_samples:

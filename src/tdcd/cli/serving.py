@@ -14,7 +14,7 @@ from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, scree
 from tdcd.core.words import counted
 
 if TYPE_CHECKING:
-    from tdcd.serving.scorer import Scorer
+    from tdcd.serving.scorer import PartsScorer
 
 Ids = Annotated[Path | None, typer.Option(help="The ids that all silos have, as tdcd align writes them: one per line.")]
 DAYS = 7.0
@@ -163,7 +163,7 @@ def _loader(
     without: Sequence[str],
     allow_missing: bool,
     allow_code: bool,
-) -> tuple[Callable[[], "Scorer"], list[Path]]:
+) -> tuple[Callable[[], "PartsScorer"], list[Path]]:
     """What reads all tables and published files, and the files that it reads."""
     from tdcd.cli.predict import tables_by_silo
     from tdcd.prediction.model import Model
@@ -174,7 +174,7 @@ def _loader(
     from tdcd.runtime.certificates.revocation import REVOKED
     from tdcd.runtime.process.predict import model_of
     from tdcd.serving.publication import CommonIds, read_publication
-    from tdcd.serving.scorer import KnownPhi, Scorer
+    from tdcd.serving.scorer import KnownPhi, PartsScorer
 
     model, trained = Model.load(run, allow_code=allow_code), model_of(run)
     model.check_meaning()
@@ -186,7 +186,7 @@ def _loader(
     if phi:
         _check_finished(run, trained.run, trained.status)
 
-    def load() -> Scorer:
+    def load() -> PartsScorer:
         known: dict[str, KnownPhi] = {}
         if ids is not None:
             dialect = next(iter(model.parts.values())).columns.dialect
@@ -205,7 +205,7 @@ def _loader(
                 f"silo '{lacking[0]}': give --phi with the file that it published, or --data {lacking[0]}=FILE where "
                 f"its block is here, or leave it out with --without {lacking[0]}"
             )
-        return Scorer(model, known, without=without, allow_missing=allow_missing)
+        return PartsScorer(model, known, without=without, allow_missing=allow_missing)
 
     given = [*phi, *tables.values()]
     return load, given if ids is None else [*given, ids, folder / REVOKED]

@@ -34,10 +34,10 @@ MOST_BYTES, MOST_HEADER_BYTES = 8 << 30, 1 << 16
 DAY_S = 24 * 3600
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Word = Annotated[str, Meta(max_length=200)]
-Seconds = Annotated[int, Meta(ge=0, lt=2**37)]
+UnixSeconds = Annotated[int, Meta(ge=0, lt=2**37)]
 
 
-class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PublicationHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a silo signs."""
 
     silo: Word
@@ -50,8 +50,8 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A keyed digest of the list of common ids."""
     arrays: Sha256
     """A digest of places and phi."""
-    published: Seconds
-    expires: Seconds
+    published: UnixSeconds
+    expires: UnixSeconds
 
     @property
     def signed(self) -> bytes:
@@ -59,17 +59,17 @@ class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return b"tdcd published phi 1\n" + _encoder.encode(self)
 
 
-class SignedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SignedHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A statement with the signature of the silo's hub."""
 
-    statement: Statement
+    statement: PublicationHeader
     certificate: Annotated[bytes, Meta(max_length=1 << 14)]
     """In DER form."""
     signature: Annotated[bytes, Meta(max_length=1 << 10)]
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(SignedStatement)
+_decoder = msgspec.json.Decoder(SignedHeader)
 
 
 class CommonIds:
@@ -99,7 +99,7 @@ class CommonIds:
 class Publication(NamedTuple):
     """What a silo's file says, once it was checked."""
 
-    statement: Statement
+    statement: PublicationHeader
     scores: SiloScores
 
 
@@ -127,7 +127,7 @@ def publish(
     if not ids:
         raise TableError([f"none of the {counted(len(common.ids), 'id')} in {common.path} is in the new rows"])
     now = int(time.time())
-    statement = Statement(
+    statement = PublicationHeader(
         silo,
         str(model.run),
         str(model.status),
@@ -137,7 +137,7 @@ def publish(
         now,
         now + round(days * DAY_S),
     )
-    signed = SignedStatement(statement, *own.sign(statement.signed))
+    signed = SignedHeader(statement, *own.sign(statement.signed))
     content = save({"places": places, "phi": phi}, {KEY: _encoder.encode(signed).decode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, content)
@@ -182,13 +182,15 @@ def read_publication(
     return Publication(statement, SiloScores([common.ids[place] for place in places.tolist()], phi))
 
 
-def check_current(statement: Statement, now: float, where: str) -> None:
+def check_current(statement: PublicationHeader, now: float, where: str) -> None:
     """Refuse what has expired."""
     if now >= statement.expires:
         raise ValueError(f"{where} expired at {when(statement.expires)}: the silo has to publish it again")
 
 
-def _arrays(arrays: dict[str, NDArray[Any]], where: str, statement: Statement) -> tuple[NDArray[Any], NDArray[Any]]:
+def _arrays(
+    arrays: dict[str, NDArray[Any]], where: str, statement: PublicationHeader
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Places, which rise, and phi, if they are what was signed."""
     places, phi = arrays.get("places"), arrays.get("phi")
     if len(arrays) != 2 or places is None or phi is None or digest_of_arrays(places, phi) != statement.arrays:

@@ -32,7 +32,7 @@ class KnownPhi(NamedTuple):
     """From when on it must not be used, in seconds since the epoch; None for a silo's own rows."""
 
 
-class Scorer:
+class PartsScorer:
     """Scores ids. The numbers are those of ``tdcd predict`` for the same rows, bit for bit."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Scorer:
         return [silo for silo, part in self.known.items() if part.expires is not None and now >= part.expires]
 
     def answer(self, ids: Sequence[str], now: float) -> dict[str, Any]:
-        """Predictions of these ids, in their order: see :class:`tdcd.serving.service.Answer`."""
+        """Predictions of these ids, in their order: see :class:`tdcd.serving.service.PredictionAnswer`."""
         expired = self.expired(now)
         if expired and not self.allow_missing:
             at = when(self.known[expired[0]].expires or 0)

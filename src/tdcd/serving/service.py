@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tdcd.runtime.process.log import event
-from tdcd.serving.scorer import Refusal, Scorer
+from tdcd.serving.scorer import PartsScorer, Refusal
 
 MOST_IDS, MOST_LETTERS, MOST_BODY_BYTES = 10_000, 256, 4 << 20
 """Ids per call, letters of an id, bytes of a request."""
@@ -42,7 +42,7 @@ class Question(msgspec.Struct, forbid_unknown_fields=True):
     ]
 
 
-class Answer(msgspec.Struct):
+class PredictionAnswer(msgspec.Struct):
     """What ``POST /predict`` gives. Every list is in the order of the ids."""
 
     predictions: dict[str, list[str | float]]
@@ -68,7 +68,7 @@ _encoder = msgspec.json.Encoder()
 class PredictionService:
     """Answers with the newest scorer; files that were replaced are read again, and bad ones change nothing."""
 
-    def __init__(self, files: Sequence[Path], load: Callable[[], Scorer], *, is_private: bool) -> None:
+    def __init__(self, files: Sequence[Path], load: Callable[[], PartsScorer], *, is_private: bool) -> None:
         """Load the first scorer.
 
         Args:
@@ -212,7 +212,7 @@ def _is_own(host: str) -> bool:
 def _openapi() -> dict[str, Any]:
     """What the service takes and gives, as an OpenAPI document."""
     (question, answer, problem), schemas = msgspec.json.schema_components(
-        [Question, Answer, ErrorAnswer], ref_template="#/components/schemas/{name}"
+        [Question, PredictionAnswer, ErrorAnswer], ref_template="#/components/schemas/{name}"
     )
 
     def of(schema: Any) -> dict[str, Any]:

@@ -161,7 +161,7 @@ class PredictHub:
             self._compared[message.sender].returned = checked_points(returned, len(self._rows), what)
             return self._on_compared(message.sender)
         if not isinstance(message, PredictScores) or not self.predicts:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         return self._on_scores(message)
 
     def _hello(self) -> PredictHello:
@@ -417,12 +417,12 @@ class ScoringHub:
         """A client's scores, or another hub's part of the prediction."""
         if message.sender in self.clients:
             if not isinstance(message, PredictRows) or self.hub is not None:
-                raise RejectedMessage(f"nobody asked for '{message.kind}'")
+                raise RejectedMessage(f"'{message.kind}' was not requested")
             return self._on_rows(message)
         if self.hub is not None:
             return self.hub.receive(message)
         if not isinstance(message, PredictHello) or message.sender not in self.peers:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         # One of each peer, the last.
         self._early[message.sender] = message
         return []
@@ -471,7 +471,7 @@ class ScoringClient:
     def receive(self, message: Message) -> list[Message]:
         """The silo's part of the model; the answer has the ids of this client's rows, and their phi."""
         if not isinstance(message, PredictModel):
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         compare_settings(message.sender, message.config, self.name, self._job)
         part = self._part(message)
         rows = read_rows(self._table, part.columns)
