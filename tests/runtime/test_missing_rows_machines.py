@@ -20,7 +20,7 @@ from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.messages.messages import Part
-from tdcd.runtime.process.predict import ModelOf, PredictHub, StandInScores
+from tdcd.runtime.process.predict import ModelOf, PredictHub, ScoringClient, ScoringHub, StandInScores
 from tdcd.runtime.process.trial import write_rows
 from tdcd.tables.reader import read_rows
 from tdcd.training.run import run
@@ -100,6 +100,14 @@ def check(config, folder):
         assert machine.handshake.preparation == known.preparation
     patterns = json.loads((folder / "run" / "subsets.json").read_text())
     for subsets in filter(None, office.subsets.values()):
+        assert subsets["trained_without"] == patterns["trained_without"]
+        for ours_of, theirs_of in zip(subsets["means"], patterns["means"], strict=True):
+            assert {**ours_of, "mean_phi": {}} == {**theirs_of, "mean_phi": {}}
+            for silo, mean in ours_of["mean_phi"].items():
+                # Masks are of numbers in fixed point, and show no single phi of another silo.
+                is_masked = config.exchange.protect == "mask"
+                assert mean == pytest.approx(theirs_of["mean_phi"][silo], rel=1e-8, abs=1e-7 if is_masked else 1e-10)
+                assert len(ours_of["mean_phi"]) == (1 if is_masked else len(COLUMNS))
         assert subsets.get("calibration", {}) == pytest.approx(patterns.get("calibration", {}))
         for ours_of, theirs_of in zip(subsets["patterns"], patterns["patterns"], strict=True):
             assert {key: ours_of[key] for key in ("silos", "trained", "samples")} == {
@@ -158,8 +166,10 @@ def test_weights_next_to_the_only_labels(tmp_path, labels):
         check_config({**keys, "federation": {}})
 
 
-@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
-def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
+@pytest.mark.parametrize(
+    ("labelled", "at_clients"), [(("bank",), ()), (EVERYWHERE, ()), (("bank",), (0, 2)), (EVERYWHERE, (0, 1))]
+)
+def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients):
     folder = write_tables(tmp_path / "tables", labelled=labelled)
     config = check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {})))
     run(config, tmp_path / "run")
@@ -168,15 +178,26 @@ def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
     assert any(model.part(silo).preparation.absent.silos for silo in COLUMNS)
     whole = combine(model.all_scores(rows), allow_missing=True)
     expected = dict(zip(whole.ids, whole.scores, strict=True))
-    job, talks = Job(config), {}
+    job, talks, clients = Job(config), {}, []
+
+    def hub_of(index, scores, stand_ins):
+        return PredictHub(job, index, scores, ModelOf("abc", "finished"), stand_ins=stand_ins)
+
     for index, silo in enumerate(COLUMNS):
         part = model.part(silo)
+        if index in at_clients:
+            talks[silo] = ScoringHub(job, index, model, partial(hub_of, index))
+            head, *lines = (new / f"{silo}.csv").read_text().splitlines()
+            for place, name in enumerate(job.clients(index)):
+                (table := tmp_path / f"{name}.csv").write_text("\n".join([head, *lines[place::2]]) + "\n")
+                clients.append(ScoringClient(job, index, name, table))
+            continue
         stand_ins = StandInScores(part.preparation.absent.silos, partial(part.phi, rows[silo]))
-        own = SiloScores(rows[silo].ids, part.phi(rows[silo]))
-        talks[silo] = PredictHub(job, index, own, ModelOf("abc", "finished"), stand_ins=stand_ins)
-    assert {outcome.status for outcome in talk_all(talks.values()).values()} == {"finished"}
+        talks[silo] = hub_of(index, SiloScores(rows[silo].ids, part.phi(rows[silo])), stand_ins)
+    outcomes = talk_all([*talks.values(), *clients])
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
     for silo in labelled:
-        hub = talks[silo]
+        hub = talks[silo].hub if isinstance(talks[silo], ScoringHub) else talks[silo]
         theirs = {peer.removeprefix("hub."): part for peer, part in hub.scores().items()}
         found = combine({name: hub.own if name == silo else theirs[name] for name in COLUMNS}, allow_missing=True)
         assert {*found.ids} == {*rows[silo].ids}

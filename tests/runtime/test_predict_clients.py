@@ -58,12 +58,12 @@ def parties(trained, tables=("north.csv", "south.csv"), others=None):
     folder, job, model = trained
 
     def of_rows(silo):
-        return lambda scores: PredictHub(job, silo, scores, MODEL)
+        return lambda scores, stand_ins: PredictHub(job, silo, scores, MODEL, stand_ins=stand_ins)
 
     bank = ScoringHub(others or job, 0, model, of_rows(0))
     each = zip(job.clients(0), tables, strict=True)
     clients = [ScoringClient(job, 0, name, folder / table) for name, table in each]
-    return bank, of_rows(1)(model.silo_scores("shop", folder / "shop_new.csv")), *clients
+    return bank, of_rows(1)(model.silo_scores("shop", folder / "shop_new.csv"), None), *clients
 
 
 def test_a_hub_without_rows_gets_what_it_would_get_from_one_table(trained):
@@ -114,6 +114,10 @@ def test_what_does_not_fit_is_refused(trained):
     (answer,) = client.receive(message)
     assert isinstance(message, PredictModel)
     assert isinstance(answer, PredictRows)
+    with pytest.raises(RejectedMessage, match=r"'absent' is uint8 \[3, 1\], not uint8 \[3, 0\]"):
+        client.receive(message.replace(absent=Array.of(np.ones((3, 1), np.uint8))))
+    with pytest.raises(RejectedMessage, match="nobody asked for 'predict_rows'"):
+        bank.receive(answer.replace(stands_in=True))
     narrow = Array.of(np.zeros((3, model.phi_width + 1), model.dtype))
     with pytest.raises(RejectedMessage, match="'phi' is float32"):
         bank.receive(answer.replace(phi=narrow))
