@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from tdcd.runtime.process.trial import write_rows
 from tdcd.tables.reader import read_rows
 from tdcd.training.run import run
 
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
 COLUMNS = {"bank": ["age", "income"], "shop": ["debt", "town"], "bureau": ["score", "loans"]}
 
 
@@ -55,10 +57,11 @@ def write_tables(folder, seed=3, samples=90, share=0.6, labelled=("bank",), clas
     return folder
 
 
-def keys_of(folder, labelled=("bank",), clients=2, **sections):
+def keys_of(folder, labelled=("bank",), clients=2, periods=None, **sections):
     silos = []
     for silo in COLUMNS:
         section = {"name": silo, "table": f"{silo}.csv", "clients": clients, "categorical": ["town"] * (silo == "shop")}
+        section["period"] = (periods or {}).get(silo, 1)
         silos.append({**section, **({"label": "label"} if silo in labelled else {})})
     keys = {
         "dtype": "float64",
@@ -137,6 +140,8 @@ CASES = {
     "a hidden layer, bins": (EVERYWHERE, {"model": {"head": "hidden", "head_units": 2, "encoding": "bins", "bins": 4}}),
     "pairs": (("bank",), {**AT_BANK, "model": {"head": "pairs", "head_rank": 2}}),
     "overlap, few bits": (EVERYWHERE, {"train": {"overlap": 1}, "exchange": {"phi_bits": 8, "block_bits": 8}}),
+    "a slow silo": (EVERYWHERE, {"periods": {"shop": 3}, "train": {"rounds": 7}}),
+    "a block of one's own": (("bank",), {**AT_BANK, "model": {"block": ["linear", "own_block:Quadratic", "linear"]}}),
     "protected blocks": (EVERYWHERE, {"exchange": {"protect": "mask", "protect_blocks": True}}),
     "scaled steps, converged": (("bank",), {**AT_BANK, "train": {"step_size": "auto", "minibatches": "full"}}),
     "class weights": (EVERYWHERE, {"train": {"class_weights": "balanced"}}),
@@ -149,6 +154,8 @@ CASES = {
 def test_same_as_the_simulation(tmp_path, name):
     labelled, sections = CASES[name]
     folder = write_tables(tmp_path / "tables", labelled=labelled)
+    if "block of one's own" in name:
+        sections = {**sections, "model": {**sections["model"], "folder": EXAMPLES}}
     check(check_config(keys_of(folder, labelled, 3 if name == "protected blocks" else 2, **sections)), tmp_path)
 
 
@@ -205,12 +212,36 @@ def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, a
             np.testing.assert_allclose(scores, expected[sample], rtol=1e-12, atol=1e-12)
 
 
+PERCEPTRON = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False))
+"""
+
+
+def test_a_block_of_pytorch(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch blocks need the extra tdcd[torch]")
+    (tmp_path / "a_perceptron.py").write_text(PERCEPTRON)
+    model = {"block": ["linear", "linear", "torch"], "module": "a_perceptron:make", "folder": str(tmp_path)}
+    keys = keys_of(write_tables(tmp_path / "tables"), **AT_BANK, model=model, train={"rounds": 2})
+    check(check_config(keys), tmp_path)
+
+
 @pytest.mark.parametrize(
-    ("labelled", "classes"), [(("bank",), ("a", "b", "c")), (EVERYWHERE, ("0", "1", "2")), (EVERYWHERE, None)]
+    ("labelled", "classes", "loss"),
+    [
+        (("bank",), ("a", "b", "c"), {}),
+        (EVERYWHERE, ("0", "1", "2"), {}),
+        (EVERYWHERE, None, {}),
+        (EVERYWHERE, None, {"loss": "huber"}),
+        (("bank",), ("0", "1", "2", "4"), {"loss": "poisson"}),
+    ],
 )
-def test_classes_and_amounts(tmp_path, labelled, classes):
+def test_classes_and_amounts(tmp_path, labelled, classes, loss):
     folder = write_tables(tmp_path / "tables", labelled=labelled, classes=classes)
-    check(check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))), tmp_path)
+    at_one = AT_BANK if labelled == ("bank",) else {}
+    check(check_config(keys_of(folder, labelled, model={"block": "linear", **loss}, **at_one)), tmp_path)
 
 
 @pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
