@@ -16,6 +16,7 @@ from tdcd.runtime.messages.messages import PredictModel, PredictRows
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.predict import ModelOf, PredictHub, ScoringClient, ScoringHub
+from tdcd.tables.errors import TableError
 from tdcd.training.train import train_plan
 
 MODEL = ModelOf("abc", "finished")
@@ -26,6 +27,7 @@ TABLES = {
     ],
     "shop.csv": ["id,visits", *(f"{n},{n % 7}" for n in range(60))],
     "north.csv": ["id,city,age", "1,oslo,31", "900,,44", "7,rome,"],
+    "empty.csv": ["id,age,city"],
     "south.csv": ["id,age,city", "3,50,rome", "55,21,nowhere"],
     "bank_new.csv": ["id,age,city", "1,31,oslo", "900,44,", "7,,rome", "3,50,rome", "55,21,nowhere"],
     "shop_new.csv": ["id,visits", "55,3", "1,6", "8,2", "3,0"],
@@ -84,6 +86,17 @@ def test_a_hub_without_rows_gets_what_it_would_get_from_one_table(trained):
     assert list(ours.ids) == list(theirs.ids) == ["1", "3", "55"]
     assert (ours.phi == theirs.phi).all()
     assert list(shop.parts["hub.bank"].ids) == ["55", "1", "3"]
+
+
+def test_a_client_without_new_rows_gives_a_header(trained):
+    folder, _, model = trained
+    bank, shop, *clients = parties(trained, tables=("north.csv", "empty.csv"))
+    outcomes = talk_all([bank, shop, *clients])
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
+    assert list(bank.hub.own.ids) == ["1", "900", "7"]
+    assert [client.num_rows for client in clients] == [3, 0]
+    with pytest.raises(TableError, match="has a header but no rows"):
+        model.silo_scores("bank", folder / "empty.csv")
 
 
 def test_an_id_that_two_clients_hold_is_refused(trained):

@@ -545,15 +545,17 @@ class ScoringClient:
         compare_settings(message.sender, message.config, self.name, self._job)
         part, stands_in = self._part(message), message.absent is not None
         if self._rows is None:
-            self._rows = read_rows(self._table, part.columns)
+            self._rows = read_rows(self._table, part.columns, may_be_empty=True)
             for column, sentence in part.preparation.cautions(self._rows).items():
                 caution(f"column '{column}': {sentence}")
         rows, absent = self._rows, None
         if message.absent is not None:
             absent = take_mask(message.absent, "absent", len(rows), len(part.preparation.absent.silos))
         self.done = stands_in or not takes_stand_ins(self._job, part)
-        phi, shared = Array.of(part.phi(rows, absent)), self._job.shared
-        return [PredictRows(self.name, self.hub, ids=[*rows.ids], phi=phi, stands_in=stands_in, config=shared)]
+        job = self._job
+        nothing = np.zeros((0, job.combine.width(message.outputs)), job.settings.dtype)
+        phi = Array.of(part.phi(rows, absent) if len(rows) else nothing)
+        return [PredictRows(self.name, self.hub, ids=[*rows.ids], phi=phi, stands_in=stands_in, config=job.shared)]
 
     def _part(self, message: PredictModel) -> SiloModel:
         job, section = self._job, self._job.config.silos[self._silo]
