@@ -129,14 +129,14 @@ def test_what_does_not_fit_is_refused(trained):
     assert isinstance(answer, PredictRows)
     with pytest.raises(RejectedMessage, match=r"'absent' is uint8 \[3, 1\], not uint8 \[3, 0\]"):
         client.receive(message.replace(absent=Array.of(np.ones((3, 1), np.uint8))))
-    with pytest.raises(RejectedMessage, match="nobody asked for 'predict_rows'"):
+    with pytest.raises(RejectedMessage, match="'predict_rows' was not requested"):
         bank.receive(answer.replace(stands_in=True))
     narrow = Array.of(np.zeros((3, model.phi_width + 1), model.dtype))
     with pytest.raises(RejectedMessage, match="'phi' is float32"):
         bank.receive(answer.replace(phi=narrow))
     with pytest.raises(RejectedMessage, match="'ids' has an id twice"):
         bank.receive(answer.replace(ids=["1", "1", "2"]))
-    with pytest.raises(RejectedMessage, match="nobody asked for 'predict_rows'"):
+    with pytest.raises(RejectedMessage, match="'predict_rows' was not requested"):
         bank.receive(answer.replace(sender="hub.shop"))
     with pytest.raises(IncompatibleParties, match=r"train\.rounds"):
         bank.receive(answer.replace(config={**job.shared, "train.rounds": 9}))

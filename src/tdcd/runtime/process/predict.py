@@ -161,7 +161,7 @@ class PredictHub:
             self._compared[message.sender].returned = checked_points(returned, len(self._rows), what)
             return self._on_compared(message.sender)
         if not isinstance(message, PredictScores) or not self.predicts:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         return self._on_scores(message)
 
     def _hello(self) -> PredictHello:
@@ -433,12 +433,12 @@ class ScoringHub:
         """A client's scores, or another hub's part of the prediction."""
         if message.sender in self.clients:
             if not isinstance(message, PredictRows):
-                raise RejectedMessage(f"nobody asked for '{message.kind}'")
+                raise RejectedMessage(f"'{message.kind}' was not requested")
             return self._on_stand_ins(message) if message.stands_in else self._on_rows(message)
         if self.hub is not None:
             return self._and_ask(lambda hub: hub.receive(message))
         if not isinstance(message, PredictHello) or message.sender not in self.peers:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         # One of each peer, the last.
         self._early[message.sender] = message
         return []
@@ -465,7 +465,7 @@ class ScoringHub:
 
     def _on_stand_ins(self, message: PredictRows) -> list[Message]:
         if self._absent is None or message.sender in self._with_stand_ins:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         ids = self._rows[message.sender].ids
         if message.ids != ids:
             raise RejectedMessage("'ids' are others than before")
@@ -476,7 +476,7 @@ class ScoringHub:
 
     def _on_rows(self, message: PredictRows) -> list[Message]:
         if self.hub is not None:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         compare_settings(message.sender, message.config, self.name, self._job)
         phi = take(message.phi, "phi", self._dtype, [len(message.ids), self._width])
         if len(set(message.ids)) < len(message.ids):
@@ -541,7 +541,7 @@ class ScoringClient:
         If the model has stand-ins, it comes again with the rows that need them.
         """
         if not isinstance(message, PredictModel):
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         compare_settings(message.sender, message.config, self.name, self._job)
         part, stands_in = self._part(message), message.absent is not None
         if self._rows is None:
@@ -628,14 +628,8 @@ def predict_with_peers(
         )
     if job.config.federation.labels in without:
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
-    # Blocks and loss of the file that was given: a run folder may come from another party.
-    files = RunFolder(run).model
-    # The code of a block of another silo is imported only if its part of the model is here, and needed only then.
-    blocks = [
-        job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
-    ]
-    model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
-    trained = _model_of(run)
+    model = _model_in(run, job, index, allow_code=allow_code)
+    trained = model_of(run)
 
     def hub_of_rows(scores: SiloScores, stand_ins: StandInScores | None) -> PredictHub:
         if is_masked:
@@ -663,6 +657,43 @@ def predict_with_peers(
     return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
 
 
+def own_scores(
+    job: Job, silo: str, run: Path, data: Path | None, own: PartySection, *, waiting: Waiting, allow_code: bool = False
+) -> tuple[Model, SiloScores]:
+    """This silo's model, and its scores of new rows, for itself: no other silo takes part.
+
+    Args:
+        data: the silo's new rows; None if its clients have them, who then take part as :func:`score_as_client`.
+    """
+    if job.variant.is_private:
+        raise ConfigError([NO_NOISE.format(job.config.train.variant)])
+    index = job.silo_index(silo)
+    model = _model_in(run, job, index, allow_code=allow_code)
+    model.check_complete("phi that is known ahead")
+    if data is not None:
+        return model, model.silo_scores(silo, data)
+    peers, trained = job.peers(index), model_of(run)
+
+    def hub_of_rows(scores: SiloScores, stand_ins: StandInScores | None) -> PredictHub:
+        return PredictHub(job, index, scores, trained, peers, stand_ins=stand_ins)
+
+    party = ScoringHub(job, index, model, hub_of_rows)
+    with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
+        _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
+    assert party.hub is not None
+    return model, party.hub.own
+
+
+def _model_in(run: Path, job: Job, index: int, *, allow_code: bool) -> Model:
+    """The model in a hub's run folder, with blocks and loss of the shared file: the folder may come from elsewhere."""
+    files = RunFolder(run).model
+    # The code of a block of another silo is imported only if its part of the model is here, and needed only then.
+    blocks = [
+        job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
+    ]
+    return Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
+
+
 def _check_ended(outcome: RunOutcome) -> None:
     """Raise if a dialogue was interrupted or refused."""
     if outcome.status == "interrupted":
@@ -671,7 +702,7 @@ def _check_ended(outcome: RunOutcome) -> None:
         raise ValueError(f"{outcome.status}: {outcome.reason}")
 
 
-def _model_of(run: Path) -> ModelOf:
+def model_of(run: Path) -> ModelOf:
     """Which training a run folder's block is of: the hubs' own name of it, where there is one."""
     path = run / "hub.json"
     about = read_json(path) if path.exists() else {}
