@@ -44,7 +44,7 @@ def plan(
     the best Q. Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where
     that diverges; what Theorem 1 promises stands next to it. Where silos' tables differ in their ids (data.align), also
     what another 10 % of common samples would buy, by trainings on fewer of them. Where silos lack samples
-    (data.samples = "all") only that is said, of the rows that two silos have. Nothing is written.
+    (data.samples = "all") it gives only that, for the rows that two silos have. Nothing is written.
     """
     from tdcd.cli.console import EstimateDisplay, show_ranking, show_recommendation
     from tdcd.compare import network_of
