@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tdcd.core.choices import (
     MASK_RANGE,
+    NOISE_DELTA,
     Algorithm,
     EngineName,
     Gradient,
@@ -334,6 +335,13 @@ class ExchangeSection(Section):
     """The same for blocks: a hub learns the weighted sum of its clients' blocks only."""
     mask_range: Annotated[float, Field(gt=0, le=2**20)] = MASK_RANGE
     """The largest magnitude that masked numbers may have."""
+    epsilon: PositiveFloat | None = None
+    """Add noise to the phi that hubs send, so much that all planned rounds and evaluations together spend this epsilon
+    of a row's phi; needs ``pip install 'tdcd[dp]'``."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = NOISE_DELTA
+    """The probability for which ``epsilon`` makes no promise."""
+    clip: PositiveFloat = 1.0
+    """With ``epsilon``, the largest norm of a row's phi; a longer one is scaled down to it."""
 
     @property
     def changed(self) -> list[str]:
