@@ -104,7 +104,9 @@ def _with_noise(config: Config, settings: Settings, variant: Variant) -> Variant
         return variant
     timing = followed(variant.timing, config.num_silos)
     messages = messages_until(rounds, settings, timing, config.evaluate.every, rounds)
-    return replace(variant, exchange=GaussianNoise.of_epsilon(exchange.epsilon, exchange.delta, exchange.clip, messages))
+    return replace(
+        variant, exchange=GaussianNoise.of_epsilon(exchange.epsilon, exchange.delta, exchange.clip, messages)
+    )
 
 
 def _with_chosen_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:

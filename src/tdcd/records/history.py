@@ -91,7 +91,17 @@ class Record:
     def _line(self, seconds: float) -> str:
         # Not by dataclasses.asdict: its copies take longer than all the rest of a line.
         fields: dict[str, Any] = {**vars(self), "seconds": seconds}
-        unset = ("absent", "unscored", "worse_than", "step", "taken_back", "gap", "gradient_norm", "epsilon", *_EVALUATION)
+        unset = (
+            "absent",
+            "unscored",
+            "worse_than",
+            "step",
+            "taken_back",
+            "gap",
+            "gradient_norm",
+            "epsilon",
+            *_EVALUATION,
+        )
         for name in unset:
             # A field that was never set is not among them.
             if not fields.get(name):

@@ -86,13 +86,18 @@ class GaussianNoise:
         return float(_accounting().get_epsilon_gaussian(multiplier, self.delta)) + 1e-9
 
     @property
+    def deviation(self) -> float:
+        """Of the noise on each number."""
+        return self.sigma * self.clip
+
+    @property
     def of_scores(self) -> Self:
         """The scores of an evaluation get noise, too."""
         return self
 
     def encode(self, phi: Array, sending: Sending) -> Wire:
         """Clipped rows, and noise of the sender's own."""
-        deviation, width = self.sigma * self.clip, phi.shape[-1]
+        deviation, width = self.deviation, phi.shape[-1]
         if not deviation:
             return {"phi": _clipped(phi, self.clip)}
         step = 2.0 ** math.floor(math.log2(min(deviation / _IN_DEVIATION, self.clip / _IN_CLIP)))

@@ -65,7 +65,7 @@ class ModelOf(NamedTuple):
 
 
 NO_NOISE = (
-    "train.variant = {!r}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
+    "{}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
     "without it; predict from a model whose parts are in one place"
 )
 
@@ -108,7 +108,9 @@ class PredictHub:
             stand_ins: of a model that was trained on samples that some silos lack.
         """
         if job.variant.is_private:
-            raise ConfigError([NO_NOISE.format(job.config.train.variant)])
+            epsilon, variant = job.config.exchange.epsilon, job.config.train.variant
+            where = f"train.variant = {variant!r}" if epsilon is None else f"exchange.epsilon = {epsilon:g}"
+            raise ConfigError([NO_NOISE.format(where)])
         self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
         peers = [peer for peer in job.peers(silo) if peer not in without]
         self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))

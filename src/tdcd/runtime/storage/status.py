@@ -92,6 +92,7 @@ def in_words(facts: dict[str, Any]) -> str:
         f"  round       {facts['round']} of {facts['rounds']}",
         *(f"  {words}{_number(facts[name])}" for name, words in LOSSES.items() if name in facts),
         *([f"  labels      {facts['labels']}"] if facts.get("labels") else []),
+        *([f"  epsilon     {facts['epsilon']:.4g} spent"] if facts.get("epsilon") is not None else []),
         f"  connected   {', '.join(facts['connected']) or 'none'}",
     ]
     for party, seconds in facts.get("missing_s", {}).items():
