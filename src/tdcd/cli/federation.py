@@ -84,6 +84,10 @@ def hub(
         Path | None,
         typer.Option(help='The silo\'s list of samples, as tdcd align writes it; needed with data.samples = "all".'),
     ] = None,
+    account: Annotated[
+        Path | None,
+        typer.Option(help="A file of what this silo's runs have spent of its rows and labels [default: none]."),
+    ] = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
     listen: Annotated[
@@ -112,7 +116,7 @@ def hub(
     stop = _Stop()
     open_log(hub_of(silo))
     with reported(), stoppable(stop.ask):
-        files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples)}
+        files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples), "account": text_of(account)}
         given = {**files, "listen": listen, "metrics": metrics}
         own = own_file(party, **given, insecure=insecure)
         outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)

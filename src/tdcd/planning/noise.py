@@ -69,10 +69,10 @@ class NoisePlan(NamedTuple):
         """What the choice is, and which lines to write."""
         taken = self.best
         return (
-            f"With {taken.rounds} rounds and clip {figure(taken.clip)} the loss is lowest, {figure(taken.loss)}; without "
-            f"noise it is {figure(self.plain.loss)}. To take it, write:\n\n[train]\nrounds = {taken.rounds}\n\n"
-            f"[evaluate]\nevery = {taken.rounds}\n\n[exchange]\nepsilon = {self.epsilon:g}\ndelta = {self.delta:g}\n"
-            f"clip = {taken.clip:g}"
+            f"With {taken.rounds} rounds and clip {figure(taken.clip)} the loss is lowest, {figure(taken.loss)}; "
+            f"without noise it is {figure(self.plain.loss)}. To take it, write:\n\n[train]\nrounds = {taken.rounds}\n\n"
+            f"[evaluate]\nevery = {taken.rounds}\n\n[exchange]\nepsilon = {self.epsilon:g}\n"
+            f"delta = {self.delta:g}\nclip = {taken.clip:g}"
         )
 
 

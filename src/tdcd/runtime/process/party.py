@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -32,6 +33,7 @@ from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.process.log import event
 from tdcd.runtime.process.metrics import PATTERN, Metrics
 from tdcd.runtime.process.status import ClientStatus
+from tdcd.runtime.storage.account import Account, Limits
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key, noise_key
@@ -61,6 +63,14 @@ class PartySection(BaseModel):
     """Where a hub listens, host:port, if that is not the address at which others reach it."""
     metrics: Annotated[str, Field(pattern=PATTERN)] | None = None
     """Where a hub answers Prometheus, host:port; a port alone is one of 127.0.0.1. Nowhere by default."""
+    account: str | None = None
+    """A hub's file of what its runs have spent of its rows and labels; none by default."""
+    most_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """With ``account``: the largest epsilon of a row's phi over all runs; a run beyond it is not begun."""
+    most_label_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """The same of a label."""
+    most_runs: Annotated[int, Field(ge=0)] | None = None
+    """The same: the most runs on labels as they are."""
     samples: str | None = None
     """A hub's list of samples, where silos may lack some (``data.samples = "all"``), as tdcd align writes it."""
     data: str | None = None
@@ -75,7 +85,9 @@ class PartySection(BaseModel):
     """Without TLS; only where every address is this machine's own."""
 
 
-OWN_PATHS = ("certs", "out", "samples", "data", "labels", "ids", "label_key", "federation", "folder", "policy")
+OWN_PATHS = (
+    *("certs", "out", "account", "samples", "data", "labels", "ids", "label_key", "federation", "folder", "policy"),
+)
 """The keys that are paths, of a party's own file and of one that stands by."""
 Own = TypeVar("Own", bound=PartySection)
 
@@ -117,11 +129,15 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     # A block that cannot be loaded is reported before other parties wait for this one.
     job.block(index)
     _require_encryption(job)
+    account = _account_of(own)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
     if folder.is_over:
         return RunOutcome(folder.about["status"], f"{folder.path} holds the whole run already")
+    if account is not None and folder.about["status"] is None:
+        account.begin(job, index, folder.nonce, Limits(own.most_epsilon, own.most_label_epsilon, own.most_runs))
+        folder.note_end = partial(account.end, job, index, folder.nonce)
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
     # A run that is over makes no more masks, and has no key for them.
@@ -152,6 +168,15 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         with metrics.served(own.metrics, [reached_at]):
             driver = HubDriver(hub, transport, folder, job.config.runtime.resend_s, metrics=metrics)
             return driver.run(should_stop)
+
+
+def _account_of(own: PartySection) -> Account | None:
+    """The file of what was spent, if the hub keeps one."""
+    limits = {name: getattr(own, name) for name in ("most_epsilon", "most_label_epsilon", "most_runs")}
+    given = [f"{name} = {value}" for name, value in limits.items() if value is not None]
+    if own.account is None and given:
+        raise ConfigError([f"{given[0]}: goes with account, the file of what was spent; name one"])
+    return None if own.account is None else Account(Path(own.account))
 
 
 def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> RunOutcome:
