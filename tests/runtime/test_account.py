@@ -12,8 +12,11 @@ from support.examples import num_examples
 from support.simulated import RIDGE, with_keys
 from tdcd.config import ConfigError
 from tdcd.core.codecs.noise import GaussianNoise
+from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
 from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, run_hub
+from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage.account import Account, Limits, Totals
 
 FREE = Limits()
@@ -136,3 +139,31 @@ def test_the_command_shows_runs_and_sums(tmp_path):
     assert (facts["runs"], facts["plain_labels"]) == (1, 1)
     missing = tdcd("spent", "none.jsonl", cwd=tmp_path)
     assert (missing.exit_code, "none.jsonl: there is no such file" in missing.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_real_hubs_with_noise_have_the_simulations_history_and_account_for_what_they_sent(tmp_path, monkeypatch):
+    keys = {
+        **RIDGE,
+        "silos": [{"name": name, "clients": 1} for name in ("clinic", "lab")],
+        "exchange": {"epsilon": 2.0},
+    }
+    (tmp_path / "shared.toml").write_text(toml_text(keys))
+    trial = Trial.prepare(tmp_path / "shared.toml", [], tmp_path / "trial")
+    begin = trial._start
+
+    def with_account(party, role, options):
+        begin(party, role, [*options, *(["--account", str(tmp_path / f"{party}.jsonl")] if role == "hub" else [])])
+
+    monkeypatch.setattr(trial, "_start", with_account)
+    assert trial.run(lambda: None, lambda: False).status == "finished"
+    for silo, other in (("clinic", "lab"), ("lab", "clinic")):
+        home, account = tmp_path / "trial" / "silos" / silo, Account(tmp_path / f"hub.{silo}.jsonl")
+        assert [line.what for line in account.read()] == ["begun", "ended"]
+        assert account.read()[-1].to == [other]
+        # 6 rounds of 4 minibatches, and evaluations of rounds 0, 2, 4 and 6.
+        assert account.read()[-1].messages == 28
+        history = read_history(home / "history.jsonl")
+        assert history[-1].epsilon == pytest.approx(Totals.of(account.read()).phi, abs=1e-8)
+        assert 1.999 < history[-1].epsilon <= 2.0
+        assert not (home / "noise.key").exists()
