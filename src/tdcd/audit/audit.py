@@ -110,6 +110,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
         )
+    if planned.config.exchange.epsilon is not None:
+        raise ValueError(
+            f"exchange.epsilon = {planned.config.exchange.epsilon:g}: no attack here goes by noise on phi, whose "
+            "number bounds all of them (docs/privacy.md); leave it out to see what it is there against"
+        )
     if not planned.objective.combine.is_additive:
         raise ValueError(
             f"model.head = {planned.config.model.head!r}: the attacks here read scores that are sums of phi; leave it "
