@@ -17,7 +17,7 @@ from tdcd.config.errors import problems_in
 from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
 from tdcd.federation import client_of
-from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret, derive
+from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
@@ -36,7 +36,15 @@ from tdcd.runtime.process.status import ClientStatus
 from tdcd.runtime.storage.account import Account, Limits
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key, noise_key
+from tdcd.runtime.storage.keys import (
+    LABEL_KEY,
+    NEW_KEY,
+    answer_key,
+    forget_answer_key,
+    label_key,
+    mask_key,
+    noise_key,
+)
 from tdcd.runtime.transport.processes import Activity, Process
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
@@ -209,12 +217,18 @@ def _run_client(
     # New ones in every process: a client keeps nothing, and whoever gets its key later can take no masks off.
     keys = keys_of(job, name, own, secrets.token_bytes(KEY_BYTES)) if job.config.exchange.protect_blocks else None
     # What it encrypts has to be the same when it comes back.
-    secret = _lasting_secret(job, name, own) if job.variant.encrypted is not None else b""
+    secret_file = _answer_key_file(job, name, own)
+    secret = b"" if secret_file is None else answer_key(secret_file)
     machine = Client(job, index, name, data, secrets.token_hex(8), keys, secret)
     with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
-        return driver.run(should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop))
+        outcome = driver.run(
+            should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop)
+        )
+    if secret_file is not None and outcome.status in ("finished", "diverged"):
+        forget_answer_key(secret_file)
+    return outcome
 
 
 def _require_encryption(job: Job) -> None:
@@ -270,9 +284,13 @@ def keys_of(job: Job, party: str, own: PartySection, secret: bytes) -> Keys:
     return Keys(party, secret, signer)
 
 
-def _lasting_secret(job: Job, party: str, own: PartySection) -> bytes:
-    """What only a party knows and still knows after a restart; without certificates all of them could."""
-    return derive(secret_of(job, own), party) if own.insecure else Certified(Path(own.certs), party).secret
+def _answer_key_file(job: Job, party: str, own: PartySection) -> Path | None:
+    """Where a client keeps what hides its answers, for as long as the run; None where nothing is encrypted, or on one
+    machine without certificates, where all parties could read it.
+    """
+    if job.variant.encrypted is None or own.insecure:
+        return None
+    return Path(own.out or own.certs) / f"{party}.{job.digest[:16]}.key"
 
 
 def open_transport(job: Job, party: str, peers: list[str], own: PartySection, work: Activity) -> Transport:
