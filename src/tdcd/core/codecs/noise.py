@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tdcd.core.choices import NOISE_DELTA
-from tdcd.core.codecs.codec import Sending, Wire
+from tdcd.core.codecs.codec import Layout, Sending, Wire
 from tdcd.core.lazy import Array, jax, jnp
 
 MISSING = "dp-accounting, which counts epsilon, is not installed here: pip install 'tdcd[dp]'"
@@ -113,7 +113,7 @@ class GaussianNoise:
         phi: Array = sent["phi"]
         return phi
 
-    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """One array."""
         return {"phi": (dtype, shape)}
 
