@@ -37,7 +37,7 @@ READING = [
     ("Known rows", "Rows of the attacked silo that the attacker has from elsewhere, such as customers that both have."),
     (
         "Score",
-        "What a mode keeps, from 0 to 1: the mean over the rows above of 1 less the part of the gap that the transcript "
+        "What a mode keeps, from 0 to 1: the mean over the rows above of 1 less the part of the gap that its attack "
         "closes. A row whose party has it by the rules keeps nothing, one without such a party all, and one that was "
         "not tried is not counted. It compares modes of one audit, and is no promise.",
     ),
