@@ -187,8 +187,8 @@ def _details(audit: Audit) -> Iterator[Html]:
 
 def _what_now(audit: Audit, key: str) -> Iterator[Html]:
     """What to do where a cell of the line is red."""
-    found = [audit.worst(key, mode) for mode in audit.modes]
-    words = {remedy(finding) for finding in found if finding is not None} - {""}
+    findings = [audit.worst(key, mode) for mode in audit.modes]
+    words = {remedy(finding) for finding in findings if finding is not None} - {""}
     yield from (html.paragraph(f"What to do now: {sentence}") for sentence in sorted(words))
 
 
