@@ -198,3 +198,16 @@ def test_parties_that_follow_the_protocol_find_less_than_the_bound():
     # No guess is right with a higher probability than e^epsilon / (1 + e^epsilon), and delta.
     most = np.exp(1.0) / (1 + np.exp(1.0)) + 1e-5
     assert 0.5 < right.mean() <= most
+
+
+def test_with_labels_at_one_silo_the_others_phi_has_noise_and_real_parties_follow():
+    config = spends(federation={"labels": "lab"}, evaluate={"every": 3})
+    planned, result = simulated(config)
+    office = InProcess(config, shards(planned)).run()
+    assert_same_history(office, result)
+    assert 1.999 < result.history[-1].epsilon <= 2.0
+    first = next(one for one in office.sent if between_hubs(one, "phi") and one.round == 0)
+    assert (first.sender, first.receiver) == ("hub.clinic", "hub.lab")
+    # Before the first round phi is zero, so that what was sent is noise.
+    noise = planned.variant.exchange.deviation
+    assert abs(first.arrays["phi"].values.std() / noise - 1) < 0.2

@@ -93,3 +93,7 @@ def test_what_hides_a_clients_answers_stays_for_a_run_and_is_gone_after_it(tmp_p
     path.write_text("no key\n")
     with pytest.raises(ValueError, match=r"\.key is damaged: .* Remove it: a new one hides what is sent from now on"):
         answer_key(path)
+    with pytest.raises(
+        ValueError, match=r"client\.key cannot be made \(No such file .*give it --out, a folder of its own"
+    ):
+        answer_key(tmp_path / "missing" / "client.key")
