@@ -85,6 +85,8 @@ def _endpoints(
     hubs = [peer for peer in peers if role_of(peer) == "hub"]
     if missing := [hub for hub in hubs if hub not in addresses]:
         raise ValueError(f"{party} has no address of {missing[0]}: give HOST:PORT of every hub")
+    if listen is None and len(hubs) != 1:
+        raise ValueError(f"{party} has {len(hubs)} hubs: a client has one")
     # Only one of two hubs dials: two links at the same moment would get in each other's way.
     dialled = [addresses[hub] for hub in hubs if role_of(party) == "client" or hub < party]
     listened = [] if listen is None else [listen]
@@ -116,12 +118,15 @@ def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int, lease_s: 
     """Zenoh's settings but for security: no discovery, fast redialling, first in first out, bounded sizes."""
     lease_ms = round(1000 * lease_s)
     handshake_ms = HANDSHAKE_LEASES * lease_ms
+    is_hub = bool(endpoints["listen"])
     return {
-        "mode": "peer",
+        # A hub sends a peer all that it listens to, of every other party too, and a client what this one asked for.
+        "mode": "peer" if is_hub else "client",
         "listen": {"endpoints": endpoints["listen"], "timeout_ms": 0, "exit_on_failure": True},
         "connect": {
             "endpoints": endpoints["connect"],
-            "timeout_ms": -1,
+            # A client's session opens with its link or not at all, so whoever opens it tries again.
+            "timeout_ms": -1 if is_hub else 0,
             "exit_on_failure": False,
             "retry": {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 1.5},
         },
