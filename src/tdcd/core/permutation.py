@@ -64,8 +64,9 @@ class Permutation(NamedTuple):
 
 def _scaled(key: NDArray[np.uint64], number: NDArray[np.uint64], base: np.uint64) -> NDArray[np.uint64]:
     """A number of SplitMix64 (Steele, Lea and Flood, 2014) with this seed, below ``base``."""
-    mixed = key + (number + np.uint64(1)) * STEP
+    mixed: NDArray[np.uint64] = key + (number + np.uint64(1)) * STEP
     mixed = (mixed ^ mixed >> np.uint64(30)) * FACTORS[0]
     mixed = (mixed ^ mixed >> np.uint64(27)) * FACTORS[1]
     mixed ^= mixed >> np.uint64(31)
-    return ((mixed >> HALF) * base) >> HALF
+    scaled: NDArray[np.uint64] = ((mixed >> HALF) * base) >> HALF
+    return scaled
