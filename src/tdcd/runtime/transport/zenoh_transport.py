@@ -228,13 +228,14 @@ class ZenohTransport:
             if self._guard is not None:
                 self._guard.close()
             raise
+        # Before any client can be linked: of what a hub declares meanwhile, zenoh clients do not always hear.
+        self._begin(session)
         if self._guard is not None and inner is not None:
             # Direct, since an indirect one is called by a thread that waits inside zenoh until Python ends, see close.
             on_link = Callback(partial(_admit, self._guard, inner), indirect=False)
             self._link_events = session.info.declare_link_events_listener(on_link, history=True)
             self._guard.serve(inner)
         self._chooser.start()
-        self._begin(session)
 
     @property
     def unfit(self) -> dict[str, str]:
