@@ -79,6 +79,9 @@ def close(one, other):
         assert (each["loss"], *each["metrics"].values()) == pytest.approx(
             (wanted["loss"], *wanted["metrics"].values()), rel=1e-8
         )
+    for each, wanted in zip(one["shuffled"], other["shuffled"], strict=True):
+        assert each["silos"] == wanted["silos"]
+        assert each["loss"] == pytest.approx(wanted["loss"], rel=1e-7)
 
 
 def parties(tmp_path, **keys):
@@ -142,7 +145,7 @@ def test_an_intercept_from_the_wrong_hub_is_refused():
     assert intercept.values.shape == (1,)
     for hub, array, text in (
         ("hub.clinic", None, "it has no array 'intercept'"),
-        ("hub.lab", intercept.values, "it has an array 'intercept', which nobody asked for"),
+        ("hub.lab", intercept.values, "it has an array 'intercept', which was not requested"),
         ("hub.clinic", np.zeros(2), r"'intercept' is float64 \[2\], not float64 \[1\]"),
     ):
         arrays = {name: one for name, one in parts[hub].arrays.items() if name != "intercept"}
