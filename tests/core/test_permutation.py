@@ -92,6 +92,11 @@ def test_the_default_is_the_stream_below_a_size_and_the_permutation_from_there_o
         np.testing.assert_array_equal(batch_ids(1, [0], **sizes), batch_ids(1, [0], **sizes, draws=same))
 
 
+def test_more_samples_than_numbers_are_refused():
+    with pytest.raises(ValueError, match="2,147,483,648 samples: 2,147,483,647 are the most"):
+        batch_ids(0, [0], num_samples=2**31, batch_size=2, local_steps=1)
+
+
 def test_drawing_takes_memory_for_the_minibatch_and_not_for_every_sample():
     tracemalloc.start()
     try:

@@ -22,6 +22,8 @@ Minibatches = Literal["fresh", "reused", "full"]
 Drawing = Literal["auto", "stream", "permutation"]
 """How the samples of minibatches are drawn."""
 
+MOST_SAMPLES = (1 << 31) - 1
+"""Their numbers have 32 bits."""
 PERMUTED_FROM = 1 << 24
 """From so many samples on ``"auto"`` is ``"permutation"``, which needs no memory for every sample."""
 
@@ -79,6 +81,8 @@ def batch_ids(
     if minibatches == "full":
         everyone = np.arange(num_samples, dtype=np.int32)
         return np.broadcast_to(everyone, (len(rounds), 1, num_samples))
+    if num_samples > MOST_SAMPLES:
+        raise ValueError(f"there are {num_samples:,} samples: {MOST_SAMPLES:,} are the most that can be drawn from")
     if not 1 <= batch_size <= num_samples:
         raise ValueError(f"batch_size must be between 1 and the {counted(num_samples, 'sample')}, not {batch_size}")
     count = num_exchanged(minibatches, local_steps)
