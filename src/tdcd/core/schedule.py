@@ -9,14 +9,16 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.lazy import Array, jnp
-from tdcd.core.permutation import KEYS, Permutation
 from tdcd.core.words import counted
+
+if TYPE_CHECKING:
+    from tdcd.core.permutation import Permutation
 
 Minibatches = Literal["fresh", "reused", "full"]
 Drawing = Literal["auto", "stream", "permutation"]
@@ -153,8 +155,10 @@ class Draws:
         return drawn
 
 
-def permutations(seed: int, rounds: Sequence[int], count: int, num_samples: int) -> Permutation:
+def permutations(seed: int, rounds: Sequence[int], count: int, num_samples: int) -> "Permutation":
     """The permutations whose beginnings are the ``count`` minibatches of each of these rounds, one after the other."""
+    from tdcd.core.permutation import KEYS, Permutation  # noqa: PLC0415 - few runs have so many samples
+
     return Permutation(num_samples, _raw(seed, rounds, count * KEYS).reshape(-1, KEYS))
 
 
