@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,46 @@ def test_helm_renders_the_chart(tmp_path):
     assert north[north.index("--data") + 1] == "/var/lib/tdcd/data/north.csv"
     missing = subprocess.run(["helm", "template", CHART], check=False, capture_output=True, text=True)
     assert "give the shared file: --set-file federation=federation.toml" in missing.stderr
+
+
+def test_the_job_of_a_cluster_starts_every_process_of_one_run():
+    service, job = yaml.safe_load_all((DEPLOY / "cluster" / "job.yaml").read_text())
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
+    args = [word.replace("$(INDEX)", "0") for word in container_of(job)["args"]]
+    assert_exists(args)
+    values = dict(pairwise(args))
+    assert int(values["--processes"]) == spec["completions"]
+    # The first pod's name, as its Service gives it.
+    name, port = job["metadata"]["name"], service["spec"]["ports"][0]["port"]
+    assert values["--coordinator"] == f"{name}-0.{service['metadata']['name']}:{port}"
+    assert (service["spec"]["selector"], pod["subdomain"]) == ({"job-name": name}, service["metadata"]["name"])
+    assert service["spec"]["clusterIP"] == "None"
+    mounts = {mount["name"] for mount in container_of(job)["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("is_begun", [False, True], ids=["new", "again"])
+def test_the_batch_script_starts_every_process_of_one_run(is_begun, tmp_path):
+    """SLURM's own commands stand in: what each process would be started with."""
+    stands = {
+        "scontrol": "echo first; echo second",
+        "srun": 'shift; for p in 0 1; do SLURM_PROCID=$p SLURM_NTASKS=2 "$@"; done',
+        "tdcd": 'printf "%s\\n" "$*"',
+    }
+    for name, script in stands.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    if is_begun:
+        (tmp_path / "run").mkdir()
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "41", "SLURM_JOB_NODELIST": "any"}
+    command = ["bash", DEPLOY / "cluster" / "run.sbatch", "config.toml", "run"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, check=True, capture_output=True, text=True)
+    processes = [line.split() for line in done.stdout.splitlines()]
+    for number, words in enumerate(processes):
+        assert_exists(words)
+        given = dict(zip(words[-6::2], words[-5::2], strict=True))
+        assert given == {"--coordinator": "first:20041", "--process": str(number), "--processes": "2"}
+    assert len(processes) == 2
+    begins = ["run", "--resume", "run"] if is_begun else ["run", "config.toml", "--out", "run"]
+    assert all(words[:-6] == begins for words in processes)

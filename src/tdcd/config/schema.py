@@ -20,7 +20,7 @@ from tdcd.core.choices import (
 )
 from tdcd.core.losses import LossName
 from tdcd.core.losses.huber import DELTA
-from tdcd.core.schedule import Minibatches
+from tdcd.core.schedule import Drawing, Minibatches
 from tdcd.core.settings import ADAM_STEP, AUTO, BATCH_SIZE, LOCAL_STEPS, STEP_SIZE, Dtype
 from tdcd.federation.partition import RowRule
 
@@ -291,6 +291,9 @@ class TrainSection(Section):
     "auto"`` 256, and for linear blocks every sample."""
     minibatches: Minibatches = "fresh"
     """Q different ones per round, one for all Q steps, or every sample in every step."""
+    draws: Drawing = "auto"
+    """How a minibatch's samples are drawn: the first distinct ones of a stream, or the first ones of a keyed
+    permutation, which takes memory for the minibatch alone; by default the permutation from 2^24 samples on."""
     gradient: Gradient = "unbiased"
     """M / (n_k B) times the sum over the client's rows of the minibatch, or their mean."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
