@@ -58,7 +58,7 @@ class Office:
         while quiet < 2:
             for party, desk in self.desks.items():
                 for _ in range(6):
-                    desk._decided_at = -math.inf
+                    desk.decided_at = -math.inf
                     calls[party] = desk.step()
             before, said = said, [dict(desk.endpoint.transport.sent_bytes) for desk in self.desks.values()]
             quiet = quiet + 1 if said == before else 0
@@ -289,15 +289,15 @@ def test_a_policy_signs_what_it_allows_and_all_else_waits_for_a_person(office):
     jobs = office.jobs(BANK)
     assert jobs.in_words(jobs.named(state.name), office.clock) == f"{BUREAU} has not approved"
     assert statements(office.homes[BANK].log, SHOP) == [Approved(state.name, state.offer.expires, "policy")]
-    assert office.homes[BUREAU].verdict(office.jobs(BUREAU).named(state.name), int(office.clock)) == [
-        "rounds = 3: the job has 4"
-    ]
+    assert office.homes[BUREAU].verdict(
+        office.jobs(BUREAU), office.jobs(BUREAU).named(state.name), int(office.clock)
+    ) == ["rounds = 3: the job has 4"]
     tested = tdcd("policy", "test", state.name[:6], "--party", office.files.own(BUREAU), cwd=office.files.folder)
     assert (tested.exit_code, tested.stdout) == (1, "waits for a person: rounds = 3: the job has 4\n")
     # Its second job on this day is beyond its quota.
     second = office.propose()
     office.settle()
-    reasons = office.homes[SHOP].verdict(office.jobs(SHOP).named(second.name), int(office.clock))
+    reasons = office.homes[SHOP].verdict(office.jobs(SHOP), office.jobs(SHOP).named(second.name), int(office.clock))
     assert reasons == ["jobs_per_day = 1: it has approved 1 already"]
 
 

@@ -61,13 +61,15 @@ class StandingFederation:
             self.own(party).write_text(toml_text(own))
             shutil.rmtree(self.folder / party / "standing", ignore_errors=True)
 
-    def write_policy(self, hub, **keys) -> None:
-        silo = hub.removeprefix("hub.")
-        allowed = {"proposers": [*self.silos], "purposes": ["test"], "columns": [*COLUMNS[silo], "bought"]}
+    def write_policy(self, party, **keys) -> None:
+        silo = party.split(".")[1]
+        allowed = {"proposers": [*self.silos], "purposes": ["test"], "columns": ["id", *COLUMNS[silo], "bought"]}
         weak = {"protect": "none", "protect_blocks": False, "rows": 10}
-        (self.folder / hub / "policy.toml").write_text(toml_text(allowed | weak | keys))
-        keys = read_toml(self.own(hub)) | {"policy": "policy.toml"}
-        self.own(hub).write_text(toml_text(keys))
+        (self.folder / party / "policy.toml").write_text(toml_text(allowed | weak | keys))
+        self.write_own(party, policy="policy.toml")
+
+    def write_own(self, party, **keys) -> None:
+        self.own(party).write_text(toml_text(read_toml(self.own(party)) | keys))
 
     def _write_party(self, party) -> None:
         home, issuer = self.folder / party, self.folder / "issuer"
