@@ -64,6 +64,8 @@ class Home:
             raise ConfigError([f"{self.party} is no party of {self.own.federation}"], str(path))
         if not self.is_hub and self.own.data is None:
             raise ConfigError(["data: is missing; a client needs its rows"], str(path))
+        if self.is_hub and self.own.new is not None:
+            raise ConfigError([f"new = {self.own.new!r}: clients score new rows, not their hub"], str(path))
         self.certs, self.folder = Path(self.own.certs), Path(self.own.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep_public_files()

@@ -75,7 +75,7 @@ class PartySection(BaseModel):
     """Without TLS; only where every address is this machine's own."""
 
 
-OWN_PATHS = ("certs", "out", "samples", "data", "labels", "ids", "label_key", "federation", "folder", "policy")
+OWN_PATHS = ("certs", "out", "samples", "data", "labels", "ids", "label_key", "federation", "folder", "policy", "new")
 """The keys that are paths, of a party's own file and of one that stands by."""
 Own = TypeVar("Own", bound=PartySection)
 
