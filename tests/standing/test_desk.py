@@ -365,7 +365,7 @@ def run_through(office, state):
         ({"rounds": 4}, None),
     ],
 )
-def test_a_client_refuses_what_its_policy_does_not_allow_and_then_nobody_begins(office, rules, why):
+def test_a_client_refuses_what_its_policy_does_not_allow_and_then_no_step_runs(office, rules, why):
     office.files.write_policy(CLIENT, **rules)
     office.open_again(CLIENT)
     state = office.propose()
@@ -382,7 +382,7 @@ def test_a_client_refuses_what_its_policy_does_not_allow_and_then_nobody_begins(
         return
     assert set(calls.values()) == {None}
     assert named.refusals == {CLIENT: why}
-    assert not any(home.jobs().named(state.name).started for home in office.homes.values())
+    assert not any(party == CLIENT for party, _ in named.started)
     assert (tested.exit_code, tested.stdout) == (1, f"is refused: {why}\n")
 
 
@@ -432,9 +432,6 @@ def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
     for to, why in (([], "does not say who gets the predictions"), (["lab"], "hub.lab cannot get predictions")):
         with pytest.raises(ConfigError, match=why):
             home.propose_about(former, "predict", "test", "", 1.0, to)
-    for client in office.files.clients:
-        office.files.write_own(client, new="new.csv")
-        office.open_again(client)
     asked = {to: home.propose_about(former, "predict", "test", "", 1.0, [to]) for to in ("bank", "bureau")}
     office.settle()
     approvals = {to: office.jobs(SHOP).named(state.name).approvals for to, state in asked.items()}
@@ -471,7 +468,9 @@ def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
 
 def test_a_client_without_new_rows_refuses_to_predict(office):
     former = run_through(office, approved_by_all(office))
-    home = office.homes[BANK]
+    home, own = office.homes[BANK], office.files.own(CLIENT)
+    own.write_text(own.read_text().replace('new = "new.csv"\n', ""))
+    office.open_again(CLIENT)
     state = home.propose_about(home.jobs().named(former.name), "predict", "test", "", 1.0, ["bank"])
     office.settle()
     assert office.jobs(BANK).named(state.name).refusals[CLIENT] == "new: its party.toml names no new rows to predict"

@@ -57,7 +57,7 @@ class StandingFederation:
         """No policies, and nothing was ever said."""
         for party in self.parties:
             _, silo, *client = party.split(".")
-            own = {"silo": silo} | ({"client": client[0], "data": "data.csv"} if client else {})
+            own = {"silo": silo} | ({"client": client[0], "data": "data.csv", "new": "new.csv"} if client else {})
             self.own(party).write_text(toml_text(own))
             shutil.rmtree(self.folder / party / "standing", ignore_errors=True)
 
@@ -88,9 +88,14 @@ class StandingFederation:
             for index, client in enumerate(clients):
                 home = self.folder / client_of(silo, client)
                 home.mkdir()
+                kept, names = present[index :: len(clients)], COLUMNS[silo]
                 with (home / "data.csv").open("w", newline="") as file:
                     writer = csv.writer(file)
-                    writer.writerow(["id", *COLUMNS[silo], "bought"])
-                    for row in present[index :: len(clients)]:
-                        cells = [f"{columns[name][row]:.4f}" for name in COLUMNS[silo]]
+                    writer.writerow(["id", *names, "bought"])
+                    for row in kept:
+                        cells = [f"{columns[name][row]:.4f}" for name in names]
                         writer.writerow([f"k{row}", *cells, "yes" if labels[row] else "no"])
+                with (home / "new.csv").open("w", newline="") as file:
+                    writer = csv.writer(file)
+                    writer.writerow(["id", *names])
+                    writer.writerows([f"n{row}", *(f"{2 * columns[name][row]:.4f}" for name in names)] for row in kept)
