@@ -187,7 +187,7 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
     open_log(home.party)
     try:
         outcome = run_step(home, home.jobs().named(name), step, float(patience_s))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         outcome = RunOutcome("refused", str(error))
     event("step over", job=name[:12], step=step, outcome=outcome.status, why=one_line(outcome.reason))
     return EXITS[outcome.status]
