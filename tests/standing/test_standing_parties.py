@@ -5,6 +5,7 @@ import signal
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 from support.command import tdcd
@@ -15,6 +16,7 @@ from tdcd.prediction.model import Model
 from tdcd.prediction.predictions import write_sums
 from tdcd.prediction.scores import SiloScores
 from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
 from tdcd.standing.statements import Called
 
 COMPANIES = {"bank": ["north", "south"], "shop": ["main"], "bureau": ["east"]}
@@ -159,9 +161,11 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
 
 def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_path):
     federation = StandingFederation(tmp_path / "it", {"bank": ["north"], "shop": ["main"]}, rounds=100_000)
-    short = tmp_path / "short.toml"
-    short.write_text(federation.shared.read_text().replace("rounds = 100000", "rounds = 2"))
-    federation.write_policy(SHOP, rounds=100_000, jobs_per_day=2)
+    # The next one also trains on samples that a silo lacks: its alignment makes the hubs' lists.
+    short, keys = tmp_path / "short.toml", federation.keys
+    keys = keys | {"data": keys["data"] | {"samples": "all"}, "train": keys["train"] | {"rounds": 2}}
+    short.write_text(toml_text(keys))
+    federation.write_policy(SHOP, rounds=100_000, jobs_per_day=2, samples="all")
     bank = federation.home(BANK)
     endless = bank.propose(federation.shared, ("align", "train"), "test", "", 1.0).name
     with standing(federation) as (services, _):
@@ -176,6 +180,17 @@ def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_p
         wait_until(lambda: bank.jobs().states[endless].refusals, *services.values())
         wait_until(lambda: bank.jobs().states[following].calls, *services.values())
         wait_until(lambda: bank.jobs().states[following].closed == "finished", *services.values())
+    tables = [
+        {key: value for key, value in silo.items() if key != "clients"}
+        | {"client": [{"name": name, "table": f"{client_of(silo['name'], name)}/data.csv"} for name in silo["clients"]]}
+        for silo in keys["silos"]
+    ]
+    alone = federation.folder / "alone.toml"
+    alone.write_text(toml_text(keys | {"silos": tables}))
+    assert tdcd("run", alone, "--out", tmp_path / "alone", cwd=tmp_path).exit_code == 0
+    ours = read_history(bank.job_folder(bank.jobs().states[following]) / "run" / "history.jsonl")
+    theirs = read_history(tmp_path / "alone" / "history.jsonl")
+    assert [record.train_loss for record in ours] == pytest.approx([record.train_loss for record in theirs], rel=1e-5)
     assert bank.jobs().states[endless].refusals == {client: "too long"}
     listed = tdcd("jobs", "--party", federation.own(SHOP), cwd=tmp_path).stdout
     assert "refused by client.shop.main: too long" in " ".join(listed.split())

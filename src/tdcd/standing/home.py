@@ -1,7 +1,6 @@
 """A party that stands by: its own file, its folder, who it is and what it has signed."""
 
 import secrets
-import shutil
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -242,8 +241,10 @@ class Home:
             (self.certs / AUTHORITY, AUTHORITY),
             (self.certs / REVOKED, REVOKED),
         ):
-            if source.exists():
-                shutil.copyfile(source, self.folder / name)
+            copy = self.folder / name
+            # Another process of the party may be reading it.
+            if source.exists() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
+                write_durably(copy, source.read_bytes())
 
 
 def read_standing(path: Path) -> Job:

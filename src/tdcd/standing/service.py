@@ -50,6 +50,8 @@ PORT_S = 60.0
 POLL_S = 0.2
 DECIDE_S = 1.0
 """How often a party looks at its policy and at the clock, when there is no news."""
+LISTEN_S = 5.0
+"""How long a party that has made way listens to those who stand by, before it tries again."""
 DESCRIBE_S = 60.0
 """How often the status looks at the clock for what approvals and jobs have expired."""
 _ENDINGS: Mapping[int, Ending] = {0: "finished", 3: "diverged", 2: "refused"}
@@ -73,6 +75,7 @@ class Desk:
         self._open: dict[str, str] = {}
         """By job that is not over: how it stands."""
         self._described_at = -math.inf
+        self._opened_at = time.monotonic()
         self.decided_at = -math.inf
         """When it last thought about what to do, by the monotonic clock."""
 
@@ -212,6 +215,8 @@ class Desk:
             return None
         if (party, call) not in state.started:
             self._begin(jobs, state, call, now)
+            return None
+        if made_way == call and time.monotonic() - self._opened_at < LISTEN_S:
             return None
         wanted = {**entries_of(jobs, state), party: home.log.counts[party]}
         ready = [self._is_ready(partner, wanted, (partner, call) in state.started) for partner in partners]

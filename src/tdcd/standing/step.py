@@ -96,14 +96,14 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
         remove(home.job_folder(former))
         return RunOutcome("finished")
     job, making_way = home.job_of(state), MakingWay(patience_s)
-    part = Part(home, state, job)
+    part = JobPart(home, state, job)
     if step == "train":
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
     waiting = StepWaiting(making_way)
     return part.align(waiting) if step == "align" else part.predict(jobs, waiting)
 
 
-class Part:
+class JobPart:
     """A party's part of a job."""
 
     def __init__(self, home: Home, state: JobState, job: Job) -> None:
