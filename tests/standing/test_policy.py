@@ -4,9 +4,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from support.policies import COLUMNS, NOON, OPEN, facts_by_chance, is_within, policy_by_chance
 from tdcd.config import ConfigError, check_config
 from tdcd.standing.facts import Facts, LabelDraw, Reads, epsilons, paths_outside
@@ -18,7 +19,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 AT_ONCE = 1000
 
 
-@settings(max_examples=10)
+@num_examples(10)
 @given(SEEDS)
 def test_a_policy_approves_what_every_rule_allows_and_nothing_else(seed):
     rng, allowed = Random(seed), 0
@@ -30,7 +31,7 @@ def test_a_policy_approves_what_every_rule_allows_and_nothing_else(seed):
     assert 0 < allowed < AT_ONCE
 
 
-@settings(max_examples=100)
+@num_examples(100)
 @given(SEEDS)
 def test_the_reasons_are_those_of_the_rules_one_by_one(seed):
     rng = Random(seed)
@@ -41,7 +42,7 @@ def test_the_reasons_are_those_of_the_rules_one_by_one(seed):
     assert {*judge(policy, job)} == {reason for rule in alone for reason in judge(rule, job)}
 
 
-@settings(max_examples=10)
+@num_examples(10)
 @given(SEEDS)
 def test_an_empty_policy_approves_nothing(seed):
     rng = Random(seed)

@@ -1,7 +1,6 @@
 """``tdcd party``, ``propose``, ``jobs``, ``show``, ``approve``, ``refuse``, ``policy``: a federation that stands by."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
-import logging
 import time
 from collections import Counter
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
-from tdcd.cli.terminal import EXIT_INPUT, reported, screen, stoppable
+from tdcd.cli.options import LogLevelOption
+from tdcd.cli.terminal import reported, screen, stoppable
 from tdcd.core.words import counted
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ SHOWN = 12
 
 def party(
     own: Annotated[Path, typer.Argument(help="This party's own small TOML file.", metavar="PARTY.toml")] = OWN_FILE,
+    log_level: LogLevelOption = "info",
 ) -> None:
     """Stand by: wait for jobs, and compute those that every organisation has approved.
 
@@ -36,22 +37,17 @@ def party(
 
     Exit status: 0 stopped by Ctrl-C or SIGTERM, 2 bad input.
     """
-    from tdcd.runtime.process.log import event, open_log
+    from tdcd.runtime.process.log import event, opened_log
     from tdcd.standing.home import Home
     from tdcd.standing.service import Service
 
     asked: list[bool] = []
-    # Until the file is read, the log has its name.
-    open_log(str(own))
-    try:
-        with stoppable(lambda: asked.append(True)):
-            home = Home(own)
-            open_log(home.party)
+    # Who it is stands in its file, which may be bad.
+    with opened_log(str(own), log_level), reported(), stoppable(lambda: asked.append(True)):
+        home = Home(own)
+        with opened_log(home.party, log_level), reported():
             Service(home).run(lambda: bool(asked))
-    except (ValueError, OSError) as error:
-        event("stopped", logging.ERROR, why=str(error))
-        raise typer.Exit(EXIT_INPUT) from None
-    event("stopped", why="it was asked to")
+            event("stopped", why="it was asked to")
 
 
 def propose(

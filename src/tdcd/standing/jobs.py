@@ -41,8 +41,8 @@ MOST_ATTEMPTS = 5
 
 
 def membership(config: Config, authority: str) -> str:
-    """A digest of who takes part, at which addresses, and who has issued their certificates."""
-    members = [[silo.name, silo.hub, [*silo.client_names]] for silo in config.silos]
+    """A digest of who takes part, at which addresses, who dials, and who has issued their certificates."""
+    members = [[silo.name, silo.hub, silo.accept_hubs, [*silo.client_names]] for silo in config.silos]
     return hashlib.sha256(json.dumps([members, authority]).encode()).hexdigest()
 
 
@@ -75,7 +75,7 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
     """Why a job cannot be one of a federation that stands by."""
     ours, theirs = (membership(each.config, "") for each in (standing, job))
     if ours != theirs:
-        return ["its silos, hubs or clients are not those of this federation"]
+        return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
     data, problems = job.config.data, paths_outside(job.config)
     if "align" in offer.steps and data.source != "files":
         problems.append(f"data.source = {data.source!r}: only tables have ids to align")
@@ -99,7 +99,7 @@ def _receiver_problems(offer: Offer, job: Job) -> list[str]:
 
 @dataclass
 class JobState:
-    """What parties have said of a job."""
+    """What parties have stated about a job."""
 
     offer: Offer
     proposal: SignedEntry

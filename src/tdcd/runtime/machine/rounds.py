@@ -41,11 +41,11 @@ from tdcd.runtime.machine.questions import Questions
 from tdcd.runtime.messages.messages import (
     Diverged,
     EndStatus,
-    Facts,
     Gone,
     ModelFacts,
     Opening,
     Part,
+    PartFacts,
     ScoresFacts,
     Want,
 )
@@ -128,7 +128,7 @@ class HubBlock:
     def sent(self) -> list[NamedArrays]:
         """What each client is sent of it, in client order: the block, and its own memory if there are memories."""
         block = named(named_leaves(self.block))
-        memories = [{f"{MEMORY}{name}": leaf for name, leaf in named_leaves(one).items()} for one in self.carried]
+        memories = [{f"{MEMORY}{name}": leaf for name, leaf in named_leaves(memory).items()} for memory in self.carried]
         return [{**block, **named(memory)} for memory in memories] or [block] * self._compute.num_clients
 
     def window(self) -> Window | None:
@@ -228,8 +228,8 @@ class Rounds:
 
     def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
-        if (message.what, message.round) not in [(one.what, one.round) for one in self.wants(message.sender)]:
-            raise RejectedMessage(f"nobody waits for '{message.what}' of round {message.round}")
+        if (message.what, message.round) not in [(part.what, part.round) for part in self.wants(message.sender)]:
+            raise RejectedMessage(f"'{message.what}' of round {message.round} is not waited for")
         raise lost(self.name, self.round, message)
 
     def advance(self) -> list[Instruction]:
@@ -287,7 +287,7 @@ class Rounds:
         if self.phase == "certifying" and self._certification is not None:
             return self._certification.awaited
         if self.phase == "closing":
-            waiting = [key for one in self.evaluations.waiting for key in self.evaluations.of(one)]
+            waiting = [key for record in self.evaluations.waiting for key in self.evaluations.of(record)]
             begins = begun(self._own.failed_in, self.round, self.timing, self._last)
             return [
                 *dict.fromkeys([*waiting, *(begins if self._own.failed else self.evaluations.figures_in(self.round))])
@@ -352,13 +352,15 @@ class Rounds:
         flow: FlowName,
         round_index: int,
         arrays: Arrays,
-        facts: Facts | None = None,
+        facts: PartFacts | None = None,
     ) -> Part:
         """This hub's part of a flow, for every hub that is sent it."""
         digests = dict(self.exchange.digests.get(self.round - 1, {}))
         return Part(self.name, "", round_index, self.run, flow=flow, arrays=named(arrays), digests=digests, facts=facts)
 
-    def _certificate_part(self, flow: FlowName, round_index: int, arrays: Arrays, facts: Facts | None = None) -> Part:
+    def _certificate_part(
+        self, flow: FlowName, round_index: int, arrays: Arrays, facts: PartFacts | None = None
+    ) -> Part:
         """Without digests: where rounds overlap, a hub that came back certifies a line in another round than before."""
         return self._part(flow, round_index, arrays, facts).replace(digests={})
 
@@ -429,13 +431,13 @@ class Rounds:
         if self.compute.encrypted is not None and not self._has_labels:
             self.phase = "stepping"
             asked = self.questions.ask("sealed", self.round, [named(phis[0])] * len(self.clients))
-            return [*out, *(self._with_key(one) if isinstance(one, Part) else one for one in asked)]
+            return [*out, *(self._with_key(item) if isinstance(item, Part) else item for item in asked)]
         received = self.compute.project(self.round, phis, self.questions.without(self.round, "block"))
         if not received:
             self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)
             return out + self._next_round()
         self.phase = "stepping"
-        return out + self.questions.ask("received", self.round, [named(one) for one in received])
+        return out + self.questions.ask("received", self.round, [named(item) for item in received])
 
     def _stepped(self) -> list[Instruction]:
         encrypted, out = self.compute.encrypted, list[Instruction]()
@@ -553,8 +555,8 @@ class Rounds:
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        found = {part.sender: preparation_in(part) for part in self._shared_models()}
-        return {hub: preparation for hub, preparation in found.items() if preparation is not None}
+        prepared = {part.sender: preparation_in(part) for part in self._shared_models()}
+        return {hub: preparation for hub, preparation in prepared.items() if preparation is not None}
 
     def _shared_models(self) -> list[Part]:
         return [part for part in self.exchange.parts("model", self.round) if part.sender != self.name]
