@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tdcd.config import Config
 from tdcd.config.schema import SiloSection
-from tdcd.standing.statements import Kind, Offer
+from tdcd.standing.statements import JobKind, Offer
 
 DAY_S, MONTH_S = 86_400, 30 * 86_400
 
@@ -108,7 +108,7 @@ class Facts:
     proposer: str
     """A silo."""
     purpose: str
-    kind: Kind = "train"
+    kind: JobKind = "train"
     columns: frozenset[str]
     """Of the own silo: all that the job names for clients to read."""
     takes_all_columns: bool = False

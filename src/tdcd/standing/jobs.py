@@ -211,7 +211,7 @@ class Jobs:
         return self.unfit(offer) or self.not_yet(offer)
 
     def not_yet(self, offer: Offer) -> list[str]:
-        """Why a job has to wait for the one that it is about; what others have said of that one may still come."""
+        """Why a job has to wait for the one that it is about; what others have signed about that one may still come."""
         former = self.former(offer)
         if offer.of is None:
             return []

@@ -17,7 +17,7 @@ from tdcd.config.reading import read_toml
 from tdcd.config.schema import Aggregate, Name, Positive, PositiveFloat
 from tdcd.core.words import counted, one_line
 from tdcd.standing.facts import DAY_S, MONTH_S, Facts
-from tdcd.standing.statements import Kind
+from tdcd.standing.statements import JobKind
 
 OF_HUBS = ("jobs_per_day", "jobs_per_month", "hours")
 """The keys of hubs' policies alone: when and how often to approve."""
@@ -32,7 +32,7 @@ class Policy(BaseModel):
     """The silos whose jobs may be approved."""
     purposes: list[str] = []
     """The purposes that a job may have, word for word."""
-    kinds: list[Kind] = ["train"]
+    kinds: list[JobKind] = ["train"]
     """What a job may do: train, predict or delete."""
     columns: list[str] = []
     """The columns of the own silo that a job may read: features, id, label, weight and key; a job has to name them all.
@@ -44,7 +44,7 @@ class Policy(BaseModel):
     rare: Positive = 10
     """The least that ``data.rare`` may be: levels with fewer rows are not named."""
     samples: Literal["common", "all"] = "common"
-    """Whether a job may train on samples that some silos lack, which tells hubs more of each other's samples."""
+    """Whether a job may train on samples that some silos lack, by which hubs learn more of each other's samples."""
     protect: Literal["none", "mask"] = "mask"
     """The least that ``exchange.protect`` may be."""
     protect_blocks: bool = True

@@ -119,12 +119,12 @@ class Desk:
         """Say of proposals that came without the right to make them that they were refused, once each."""
         if not jobs.unentitled:
             return
-        said = [signed.entry.statement for signed in self.home.log.chains[self.home.party]]
+        logged = [signed.entry.statement for signed in self.home.log.chains[self.home.party]]
         count: Counter[str] = Counter()
         for party, why in jobs.unentitled:
             count[party] += 1
             rejected = Rejected(party, one_line(why, 300))
-            if is_worth_logging(count[party]) and rejected not in said:
+            if is_worth_logging(count[party]) and rejected not in logged:
                 event("refused", logging.WARNING, sender=party, why=rejected.because)
                 self.home.say(rejected)
 

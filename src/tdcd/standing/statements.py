@@ -19,7 +19,7 @@ Number = Annotated[int, Meta(ge=0, lt=2**16)]
 Words = Annotated[str, Meta(max_length=1000)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
 Step = Literal["align", "train", "predict", "delete"]
-Kind = Literal["train", "predict", "delete"]
+JobKind = Literal["train", "predict", "delete"]
 """What a job is for: its last step."""
 STEPS: tuple[tuple[Step, ...], ...] = (("align", "train"), ("train",), ("predict",), ("delete",))
 """What a job may consist of."""
@@ -57,7 +57,7 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return hashlib.sha256(_json.encode(self)).hexdigest()
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> JobKind:
         """What it is for."""
         last = self.steps[-1]
         return "train" if last == "align" else last
