@@ -102,7 +102,7 @@ def test_only_chosen_hubs_get_scores():
     for silo in ("bank", "bureau"):
         assert talks[silo].partners == ("hub.shop",)
         assert talks[silo].parts == {}
-        with pytest.raises(RejectedMessage, match="nobody asked for 'predict_scores'"):
+        with pytest.raises(RejectedMessage, match="'predict_scores' was not requested"):
             talks[silo].receive(shop_scores(silo))
 
 
