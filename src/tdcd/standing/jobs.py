@@ -82,7 +82,7 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
     if offer.steps == ("train",) and data.samples == "all":
         problems.append("data.samples = 'all': only an alignment finds the list of samples; do not leave it out")
     if offer.kind == "predict" and data.samples == "all":
-        problems.append("data.samples = 'all': clients cannot score new rows, since only hubs know who lacks which")
+        problems.append("data.samples = 'all': jobs do not predict with such a model yet; give tdcd predict")
     return problems + _receiver_problems(offer, job)
 
 
