@@ -94,7 +94,8 @@ class PartySection(BaseModel):
 
 
 OWN_PATHS = (
-    *("certs", "out", "account", "samples", "data", "labels", "ids", "label_key", "federation", "folder", "policy"),
+    *("certs", "out", "account", "samples", "data", "labels", "ids", "label_key"),
+    *("federation", "folder", "policy", "new"),
 )
 """The keys that are paths, of a party's own file and of one that stands by."""
 Own = TypeVar("Own", bound=PartySection)
