@@ -33,6 +33,7 @@ def facts_of(
         "gradient_norm": None if record is None else record.gradient_norm,
         "ended": None if hub.status is None else end_of(hub),
         "reason": hub.reason,
+        "epsilon": None if record is None else record.epsilon,
         "connected": sorted(endpoint.present),
         "missing": [*hub.missing()],
         "missing_s": dict(waiting),
