@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from tdcd.core.codecs.codec import scores_codec
 
 if TYPE_CHECKING:
+    from tdcd.core.codecs.encrypted import EncryptedSums
     from tdcd.core.variant import Variant
 
 LinkClass = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
@@ -194,6 +195,39 @@ class Round:
             if flow.name == name:
                 return flow.route.receivers(silo, self.num_silos)
         return ()
+
+    def flow(self, name: FlowName, link: LinkClass, silo: int = 0) -> Flow | None:
+        """What the parties of a silo send of a flow of training, or of the beginning; None if they send none.
+
+        >>> from tdcd.core.variant import Variant
+        >>> round_of(Variant(), 2, Widths(1, 1)).flow("slope", "hub_to_hub") is None
+        True
+        """
+        all_flows = (*self.training, *self.beginning)
+        wanted = (flow for flow in all_flows if (flow.name, flow.link) == (name, link) and flow.is_of(silo))
+        return next(wanted, None)
+
+    def codec(self, name: FlowName, link: LinkClass, silo: int = 0, default: Any = None) -> Any:
+        """The form of :meth:`flow`; ``default`` if there is no such flow."""
+        flow = self.flow(name, link, silo)
+        return default if flow is None else flow.codec
+
+    def scored_at(self, silo: int) -> int:
+        """The silo whose hub works out what the clients of ``silo`` receive: its own, unless it is sent slopes.
+
+        >>> from tdcd.core.family.labels import LabelsAt
+        >>> from tdcd.core.variant import Variant
+        >>> [round_of(Variant(knowledge=LabelsAt(1)), 3, Widths(1, 1)).scored_at(silo) for silo in range(3)]
+        [1, 1, 1]
+        """
+        senders = (other for other in range(self.num_silos) if silo in self.receivers("slope", other))
+        return next(senders, silo)
+
+    @property
+    def encrypted(self) -> "EncryptedSums | None":
+        """The form of the slopes, if only their sender can read them; None if there are no slopes, or all can."""
+        forms = (flow.codec for flow in self.training if flow.carries == "encrypted")
+        return next(forms, None)
 
     def answers(self) -> dict[FlowName, FlowName]:
         """By flow down, in the order of a round: the flow up with which clients answer it, which is the next one.

@@ -119,20 +119,23 @@ class Simulation:
             raise ValueError(f"{there_are(federation.num_silos, 'silo')}, but {counted(len(blocks), 'block')}")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
             raise ValueError(f"{self.variant.timing} must have a period for each of the {len(blocks)} silos, or none")
-        self._fixed = self.variant.summed_phi
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
         objective.check_labels(federation.labels, everywhere=self.variant.knowledge.are_labels_everywhere)
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
         self.phi_width = objective.phi_width(self.num_outputs)
         self._labels_dtype = objective.label_dtype(settings.dtype)
+        self.round = self.round_of(self.variant)
+        """The flows of its rounds."""
+        self._fixed = self.variant.summed_phi
         with self._context():
             self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
-            check_features(self.variant, federation.silos, self._tables)
+            check_features(self.round, federation.silos, self._tables)
             problem = Problem(
                 self.runs,
                 self.blocks,
                 self.variant,
+                self.round,
                 self.batch_size,
                 self.phi_width,
                 self._tables,
@@ -227,7 +230,7 @@ class Simulation:
             past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
         slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
         pending = [moved if is_slow else () for is_slow, *moved in zip(slow, blocks, updates, strict=True)]
-        largest = start_largest(self.variant, len(blocks), self.settings.dtype)
+        largest = start_largest(self.round, self.settings.dtype)
         return State(
             list(blocks), updates, past, [tuple(moved) for moved in pending], largest, self._first_memories(blocks)
         )
@@ -360,12 +363,12 @@ class Simulation:
         """Say whose phi fixed point has no room for, if that is why scores are not finite."""
         each = [slice(silo, silo + 1) for silo in range(len(tables))]
         alone = [self._scores(hub_blocks[only], tables[only], None, self.blocks[only], None) for only in each]
-        check_largest(self.variant, self.federation.silos, [[*map(largest_finite, alone)], [0.0] * len(alone)])
+        check_largest(self.round, self.federation.silos, [[*map(largest_finite, alone)], [0.0] * len(alone)])
 
     def check_range(self, state: State) -> None:
         """Stop a run in fixed point whose phi was beyond the range."""
         if len(state.largest):
-            check_largest(self.variant, self.federation.silos, state.largest)
+            check_largest(self.round, self.federation.silos, state.largest)
 
     def _scores(
         self,

@@ -189,6 +189,36 @@ class NumpyBlocks(BlockCodec, Protocol):
     takes_numpy: ClassVar[bool]
 
 
+@runtime_checkable
+class SummedBlocks(BlockCodec, Protocol):
+    """A codec of blocks, bounded, whose receiver uses only the sum of what clients sent."""
+
+    def fits(self, magnitude: Any) -> Any:
+        """See :meth:`Bounded.fits`."""
+        ...
+
+    def part(self, block: Tree, share: Any) -> Tree:
+        """What the block of a client with this share of the rows adds to the average."""
+        ...
+
+    def average(self, total: Tree, dtype: Any) -> Tree:
+        """The average, from the sum of all parts."""
+        ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A form that has no room for numbers beyond a range."""
+
+    def check(self, whose: str, magnitude: float) -> None:
+        """Raise :class:`~tdcd.core.codecs.fixed_point.BeyondRangeError` for a number beyond it."""
+        ...
+
+    def fits(self, magnitude: Any) -> Any:
+        """Whether a number is within it."""
+        ...
+
+
 @dataclass(frozen=True)
 class WholeBlock:
     """The block is sent as it is. Paper, Algorithm 1, line 5."""
