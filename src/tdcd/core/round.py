@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from tdcd.core.codecs.codec import scores_codec
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 
 if TYPE_CHECKING:
     from tdcd.core.codecs.encrypted import EncryptedSums
@@ -197,13 +198,13 @@ class Round:
         return ()
 
     def flow(self, name: FlowName, link: LinkClass, silo: int = 0) -> Flow | None:
-        """What the parties of a silo send of a flow of training, or of the beginning; None if they send none.
+        """What the parties of a silo send of a flow of training, of a certificate or once; None if they send none.
 
         >>> from tdcd.core.variant import Variant
         >>> round_of(Variant(), 2, Widths(1, 1)).flow("slope", "hub_to_hub") is None
         True
         """
-        all_flows = (*self.training, *self.beginning)
+        all_flows = (*self.training, *self.certificate, *self.beginning)
         wanted = (flow for flow in all_flows if (flow.name, flow.link) == (name, link) and flow.is_of(silo))
         return next(wanted, None)
 
@@ -228,6 +229,18 @@ class Round:
         """The form of the slopes, if only their sender can read them; None if there are no slopes, or all can."""
         forms = (flow.codec for flow in self.training if flow.carries == "encrypted")
         return next(forms, None)
+
+    @property
+    def summed_phi(self) -> FixedPoint | None:
+        """The form of phi, if hubs can use nothing but sums of it."""
+        codec = self.codec("phi", "hub_to_hub")
+        return codec if isinstance(codec, FixedPoint) else None
+
+    @property
+    def summed_blocks(self) -> FixedBlocks | None:
+        """The form of clients' blocks, if a hub can use nothing but their sum."""
+        codec = self.codec("block", "client_to_hub", self.scored_at(0))
+        return codec if isinstance(codec, FixedBlocks) else None
 
     def answers(self) -> dict[FlowName, FlowName]:
         """By flow down, in the order of a round: the flow up with which clients answer it, which is the next one.
@@ -291,7 +304,7 @@ def _beginning(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[F
         yield Flow("key", "hub_to_hub", "encrypted", 1, form, answer, silos=(label_silo,), within="slope")
         yield Flow("key", "hub_to_client", "encrypted", 1, form, silos=others, within="sealed")
     if variant.curved is not None:
-        yield Flow("products", "client_to_hub", "products", widths.phi, variant.summed_blocks)
+        yield Flow("products", "client_to_hub", "products", widths.phi, dtype=_summed(variant))
 
 
 def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
@@ -367,11 +380,15 @@ def _certificate(variant: "Variant", widths: Widths) -> Iterator[Flow]:
     yield Flow("residual", "hub_to_client", width=widths.phi, dtype=numbers)
     if kind == "gradient":
         yield Flow("certified", "hub_to_client", "parameters", within="residual")
-    summed = "uint32" if variant.summed_blocks is not None else numbers
-    yield Flow("gradient", "client_to_hub", "parameters", dtype=summed)
+    yield Flow("gradient", "client_to_hub", "parameters", dtype=_summed(variant) or numbers)
     yield Flow("norm", "hub_to_hub", "figures", route=route)
     if is_star:
         yield Flow("gap", "hub_to_hub", "figures", route=answer)
+
+
+def _summed(variant: "Variant") -> str | None:
+    """The dtype of what a hub can only add up: numbers in fixed point, where blocks are; else None."""
+    return None if variant.summed_blocks is None else "uint32"
 
 
 def _split(variant: "Variant", num_silos: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

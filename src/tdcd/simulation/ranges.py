@@ -13,7 +13,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.codecs.codec import BlockCodec, Bounded, SummedBlocks
+from tdcd.core.codecs.codec import Bounded
+from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
 from tdcd.core.round import Round
 from tdcd.federation.silos import Silo
@@ -40,15 +41,15 @@ def magnitudes_of(blocks: Tree) -> Array:
     return jnp.max(jnp.stack(each), axis=0)
 
 
-def add_parts(exchange: SummedBlocks, blocks: Tree, shares: Array) -> Tree:
+def add_parts(exchange: FixedBlocks, blocks: Tree, shares: Array) -> Tree:
     """The sum of what the clients' blocks ``[K, ...]`` add to the average, in steps."""
     parts = jax.vmap(exchange.part)(blocks, shares)
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=jnp.uint32), parts)
 
 
-def in_range(summed: Tree, magnitudes: Any, exchange: BlockCodec) -> Tree:
-    """The average from a sum of steps, not a number if a block is beyond the range; other sums are the average."""
-    if not isinstance(exchange, SummedBlocks):
+def in_range(summed: Tree, magnitudes: Any, exchange: FixedBlocks | None) -> Tree:
+    """The average from a sum of steps, not a number if a block is beyond the range; as it is without fixed point."""
+    if exchange is None:
         return summed
     fits = jnp.all(exchange.fits(magnitudes))
     average = exchange.average(summed, magnitudes.dtype)

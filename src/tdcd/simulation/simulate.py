@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import jax
@@ -127,7 +127,7 @@ class Simulation:
         self._labels_dtype = objective.label_dtype(settings.dtype)
         self.round = self.round_of(self.variant)
         """The flows of its rounds."""
-        self._fixed = self.variant.summed_phi
+        self._fixed = self.round.summed_phi
         with self._context():
             self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
             check_features(self.round, federation.silos, self._tables)
@@ -174,8 +174,8 @@ class Simulation:
         if self.hosts is not None:
             return ""
         are_linear = all(type(block) is Linear for block in self.blocks)
-        is_additive, num_scores = self.objective.combine.is_additive, self.num_samples * self.phi_width
-        return certificate.kind_of(variant, self.settings, is_additive, are_linear, num_scores)
+        num_scores = self.num_samples * self.phi_width
+        return certificate.kind_of(variant, self.settings, self.objective.combine, are_linear, num_scores)
 
     @property
     def tables(self) -> list[Any]:
@@ -223,9 +223,10 @@ class Simulation:
         """The state of one run before round 0, with these hub blocks."""
         depth = self.variant.timing.depth
         with self._context():
-            updates = [self.variant.hub_update.start(block) for block in blocks]
-            if self.variant.curved is not None:
-                updates = [self._curved(*each) for each in zip(updates, self._products, strict=True)]
+            updates = [
+                self.variant.first_state(block, partial(self._products_of, silo), self.objective)
+                for silo, block in enumerate(blocks)
+            ]
             # Before round 0 there was no other block.
             past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
         slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
@@ -235,13 +236,16 @@ class Simulation:
             list(blocks), updates, past, [tuple(moved) for moved in pending], largest, self._first_memories(blocks)
         )
 
+    def _products_of(self, silo: int) -> NDArray[Any]:
+        return self._products[silo]
+
     @cached_property
     def _products(self) -> list[NDArray[Any]]:
         """Per silo, the products of its features, from those of its clients as they send them.
 
         The mean is over all M samples: those that the silo lacks count as zeros.
         """
-        summed, dtype, samples = self.variant.summed_blocks, self.settings.dtype, self.num_samples
+        summed, dtype, samples = self.round.summed_blocks, self.settings.dtype, self.num_samples
         return [
             mean_products(np.stack(self._client_products(silo, table)).astype(dtype), silo.shares, summed)
             * (silo.num_rows / samples)
@@ -260,18 +264,12 @@ class Simulation:
         by_process = self.hosts.gather(here)
         return [next(own for own in client if own is not None) for client in zip(*by_process, strict=True)]
 
-    def _curved(self, state: Any, products: NDArray[Any]) -> Any:
-        update, objective = self.variant.curved, self.objective
-        assert update is not None
-        return update.curved(state, products, objective.curvature, objective.l2)
-
     def _first_memories(self, blocks: Sequence[Tree]) -> Any:
         """Per silo, its clients' memories before round 0; ``()`` if their update carries none."""
-        update = self.variant.carried
-        if update is None:
-            return ()
         with self._context():
-            first = [update.memory(block) for block in blocks]
+            first = [self.variant.first_memory(block) for block in blocks]
+        if not jax.tree.leaves(first):
+            return ()
         counts = [silo.num_clients for silo in self.federation.silos]
         return [
             jax.tree.map(lambda leaf, count=count: np.stack([np.asarray(leaf)] * count), memory)

@@ -190,23 +190,6 @@ class NumpyBlocks(BlockCodec, Protocol):
 
 
 @runtime_checkable
-class SummedBlocks(BlockCodec, Protocol):
-    """A codec of blocks, bounded, whose receiver uses only the sum of what clients sent."""
-
-    def fits(self, magnitude: Any) -> Any:
-        """See :meth:`Bounded.fits`."""
-        ...
-
-    def part(self, block: Tree, share: Any) -> Tree:
-        """What the block of a client with this share of the rows adds to the average."""
-        ...
-
-    def average(self, total: Tree, dtype: Any) -> Tree:
-        """The average, from the sum of all parts."""
-        ...
-
-
-@runtime_checkable
 class Bounded(Protocol):
     """A form that has no room for numbers beyond a range."""
 

@@ -184,7 +184,7 @@ def _run_client(
     # New ones in every process: a client keeps nothing, and whoever gets its key later can take no masks off.
     keys = keys_of(job, name, own, secrets.token_bytes(KEY_BYTES)) if job.config.exchange.protect_blocks else None
     # What it encrypts has to be the same when it comes back.
-    secret = _lasting_secret(job, name, own) if job.variant.encrypted is not None else b""
+    secret = _lasting_secret(job, name, own) if job.round.encrypted is not None else b""
     machine = Client(job, index, name, data, secrets.token_hex(8), keys, secret)
     with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
@@ -194,7 +194,7 @@ def _run_client(
 
 def _require_encryption(job: Job) -> None:
     """Refuse to start without what encrypts, if slopes are encrypted."""
-    if job.variant.encrypted is not None:
+    if job.round.encrypted is not None:
         encryption.require()
 
 

@@ -317,7 +317,7 @@ class MaskedPredictHub(PredictHub):
 
     def _agree(self) -> Sums:
         """The masks that all hubs' keys give; the hub with the labels only adds up."""
-        exchange, members = self.job.variant.summed_phi, self._senders
+        exchange, members = self.job.round.summed_phi, self._senders
         # Other samples, too, get other masks.
         named = hashlib.sha256(digest_of({"common": [self.own.ids[row] for row in self._common]}, {}).encode())
         for hello in (self._hellos[hub] for hub in self.job.hubs):

@@ -28,7 +28,6 @@ from tdcd.core.codecs.codec import (
     Codec,
     Identity,
     Sending,
-    SummedBlocks,
     WholeBlock,
     Wire,
     is_identity,
@@ -158,8 +157,8 @@ class ClientsProgram:
             stepped, carried = self._parted(stepped, state, own)
         averages, magnitudes = zip(*(self._averaged(silo, stepped[silo], state, own) for silo in silos), strict=True)
         summed: list[Tree] = [
-            in_range(total, largest, self._block_codec(silo))
-            for silo, (total, largest) in enumerate(zip(self.devices.sum([*averages]), magnitudes, strict=True))
+            in_range(total, largest, self.round.summed_blocks)
+            for total, largest in zip(self.devices.sum([*averages]), magnitudes, strict=True)
         ]
         moved = [
             self.variant.hub_update.step(block, average, remembered)
@@ -351,19 +350,15 @@ class ClientsProgram:
 
         In fixed point it is in steps, and comes with the largest magnitude of each client's block.
         """
-        exchange, shares = self._block_codec(silo), own.shares[silo]
-        if isinstance(exchange, SummedBlocks):
+        exchange, shares = self.round.summed_blocks, own.shares[silo]
+        if exchange is not None:
             return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
         return algorithm.average(self._received(silo, stepped, state.blocks[silo], own), shares), ()
 
-    def _block_codec(self, silo: int) -> BlockCodec:
-        """The form of the clients' blocks on their way up; as they are where it is their hub that steps."""
-        codec: BlockCodec = self.round.codec("block", "client_to_hub", silo, WholeBlock())
-        return codec
-
     def _received(self, silo: int, blocks: Tree, before: Tree, own: ClientsCall) -> Tree:
         """The clients' blocks as their hub gets them."""
-        exchange = self._block_codec(silo)
+        # A hub that steps itself has its clients' blocks as they are.
+        exchange: BlockCodec = self.round.codec("block", "client_to_hub", silo, WholeBlock())
         if sends_whole(exchange):
             return blocks
 
