@@ -33,13 +33,22 @@ class BatchedLoop:
         local_steps: int,
         step_size: float,
         device: str = "cpu",
+        step_forward: Forward | None = None,
+        compiles: bool = False,
     ) -> None:
-        """Take one hub's initial parameters; ``loss(scores, labels)`` gives a loss per row."""
+        """Take one hub's initial parameters; ``loss(scores, labels)`` gives a loss per row.
+
+        Args:
+            step_forward: scores ``[G, P, k C]`` in a local step, where these are not those of the exchange.
+            compiles: whether a local step goes through ``torch.compile``.
+        """
         import torch  # noqa: PLC0415
 
         self.torch, self.forward, self.loss, self.step_size = torch, forward, loss, step_size
         silos = federation.silos
         self.silos, self.clients, self.device = len(silos), silos[0].num_clients, device
+        self.step_forward = step_forward or forward
+        self.slopes = torch.compile(self._slopes, dynamic=False) if compiles else self._slopes
         self.hubs = [torch.stack([p.detach().to(device)] * len(silos)) for p in parameters]
         (ids,) = batch_ids(0, [0], num_samples=federation.num_samples, batch_size=batch_size, local_steps=local_steps)
         placers = [Placer(silo.owner(), batch_size) for silo in silos]
@@ -100,9 +109,7 @@ class BatchedLoop:
             rows = ids[where]
             taken = [features[chosen] for features, chosen in zip(self.features, rows, strict=True)]
             received = torch.cat([others[n, step][where[n]] for n in range(self.silos)])
-            scores = self.forward(blocks, torch.cat(taken)).float() + received
-            losses = self.loss(scores.flatten(0, 1), self.labels[rows].flatten())
-            slopes = torch.autograd.grad((losses * self.weights[step].flatten()).sum(), blocks)
+            slopes = self.slopes(blocks, torch.cat(taken), received, self.labels[rows].flatten(), self.weights[step])
             with torch.no_grad():
                 blocks = [
                     (p - self.step_size * slope).requires_grad_() for p, slope in zip(blocks, slopes, strict=True)
@@ -111,6 +118,11 @@ class BatchedLoop:
             for hub, block in zip(self.hubs, blocks, strict=True):
                 stacked = block.unflatten(0, (self.silos, per_silo))
                 hub.copy_(torch.einsum("nk,nk...->n...", self.shares, stacked))
+
+    def _slopes(self, blocks: list[Any], rows: Any, received: Any, labels: Any, weights: Any) -> Any:
+        scores = self.step_forward(blocks, rows).float() + received
+        losses = self.loss(scores.flatten(0, 1), labels)
+        return self.torch.autograd.grad((losses * weights.flatten()).sum(), blocks)
 
 
 def batched_linear(

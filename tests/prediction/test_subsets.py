@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tdcd.prediction.subsets import Phis, describe_subsets, subsets_of
+from tdcd.prediction.subsets import Phis, describe_subsets, silo_importances, subsets_of
 from tdcd.records.run_folder import RunFolder
 
 RNG = np.random.default_rng(0)
@@ -47,6 +47,36 @@ def test_where_only_a_sum_is_known_there_are_fewer_subsets():
     found = describe_subsets(Phis(NAMES, sums, sums, "test"), 0.0, {}, total)
     assert [one["silos"] for one in found["subsets"]] == [[], ["lab"], ["bank", "shop"], ["lab", "bank", "shop"]]
     assert [*found["mean_phi"]] == ["lab"]
+
+
+def test_a_silo_that_is_shuffled_costs_what_its_part_explains():
+    """With squared errors of a sum: twice the covariance with the labels, less that with the other silos."""
+    rng = np.random.default_rng(3)
+    strong, weak = rng.normal(size=(2, 4000, 1))
+    labels = 2 * strong + 0.5 * weak
+
+    def squared(scores):
+        error = float(((scores - labels) ** 2).mean())
+        return error, {"error": error, "unknown": None}
+
+    parts = {("bank",): 2 * strong, ("lab",): 0.5 * weak}
+    bank, lab = silo_importances(parts, squared)
+    assert (bank["silos"], lab["silos"]) == (["bank"], ["lab"])
+    assert bank["loss"] == bank["metrics"]["error"] == pytest.approx(2 * 4 * strong.var(), rel=0.05)
+    assert lab["loss"] == pytest.approx(2 * 0.25 * weak.var(), rel=0.05)
+    assert lab["metrics"]["unknown"] is None
+    assert silo_importances({("bank",): strong}, squared) == []
+
+
+def test_samples_without_a_score_stay_where_they_are():
+    phi = {group: values.copy() for group, values in PHI.items()}
+    phi["lab",][2] = np.nan
+
+    def of_those_with_one(scores):
+        return total(scores[[0, 1, 3, 4]])
+
+    changes = silo_importances(phi, of_those_with_one)
+    assert [entry["loss"] for entry in changes] == pytest.approx([0, 0, 0], abs=1e-5)
 
 
 def test_the_file_comes_back_and_damage_is_named(tmp_path):

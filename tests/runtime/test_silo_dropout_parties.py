@@ -79,6 +79,9 @@ def close(one, other):
         assert (each["loss"], *each["metrics"].values()) == pytest.approx(
             (wanted["loss"], *wanted["metrics"].values()), rel=1e-8
         )
+    for each, wanted in zip(one["shuffled"], other["shuffled"], strict=True):
+        assert each["silos"] == wanted["silos"]
+        assert each["loss"] == pytest.approx(wanted["loss"], rel=1e-7)
 
 
 def parties(tmp_path, **keys):

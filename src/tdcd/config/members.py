@@ -43,7 +43,7 @@ def variant_of(config: Config) -> Variant:
             parts["update"] = optimizers.ClientOptimizer(transform, factor)
         if hub_moves:
             transform = optimizers.direction(train.hub_optimizer, train.momentum)
-            parts["hub_update"] = optimizers.HubOptimizer(transform, train.hub_step_size)
+            parts["hub_update"] = optimizers.HubOptimizer(transform, float(train.hub_step_size))
     if train.participation < 1:
         from tdcd.core.family.participation import RandomClients
 

@@ -20,7 +20,7 @@ from tdcd.core.choices import (
 from tdcd.core.losses import LossName
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.schedule import Minibatches
-from tdcd.core.settings import AUTO, BATCH_SIZE, LOCAL_STEPS, STEP_SIZE, Dtype
+from tdcd.core.settings import ADAM_STEP, AUTO, BATCH_SIZE, LOCAL_STEPS, STEP_SIZE, Dtype
 from tdcd.federation.partition import RowRule
 
 Positive = Annotated[int, Field(ge=1)]
@@ -253,8 +253,12 @@ class TrainSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _fixed_steps(cls, keys: Any) -> Any:
-        """With a step size that is a number, what is left open has numbers as well."""
-        if not isinstance(keys, Mapping) or keys.get("step_size", STEP_SIZE) == AUTO:
+        """With a step size that is a number, what is left open has numbers as well; the hubs' step always has."""
+        if not isinstance(keys, Mapping):
+            return keys
+        if keys.get("hub_step_size", AUTO) == AUTO:
+            keys = {**keys, "hub_step_size": ADAM_STEP if keys.get("hub_optimizer") == "adam" else 1.0}
+        if keys.get("step_size", STEP_SIZE) == AUTO:
             return keys
         fixed = {"local_steps": LOCAL_STEPS, "batch_size": BATCH_SIZE, "hub_optimizer": "average"}
         return {**keys, **{key: value for key, value in fixed.items() if keys.get(key, AUTO) == AUTO}}
@@ -299,8 +303,9 @@ class TrainSection(Section):
     hub_optimizer: Literal["auto", "average", "momentum", "adam"] = "auto"
     """How a hub's block follows the average of its clients' blocks: it is the average, or moves towards it. By default
     the average; with ``step_size = "auto"`` steps scaled by the silo's curvature for linear blocks, else Adam."""
-    hub_step_size: PositiveFloat = 1.0
-    """The step size of ``hub_optimizer``, unless it is ``average``."""
+    hub_step_size: PositiveFloat | Auto = "auto"
+    """The step size of ``hub_optimizer``, unless it is ``average``: by default 0.003 for ``adam``, whose steps are as
+    long as that in every parameter, and 1 for ``momentum``."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """The decay of ``momentum`` optimisers."""
     overlap: Annotated[int, Field(ge=0)] = 0

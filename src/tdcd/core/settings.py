@@ -14,6 +14,8 @@ STEP_SIZE: Any = AUTO
 """The default."""
 LOCAL_STEPS, BATCH_SIZE = 10, 128
 """The defaults where the step size is a number."""
+ADAM_STEP = 3e-3
+"""Of Adam at the hubs: what a round moves every parameter by, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)

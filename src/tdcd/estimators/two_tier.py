@@ -156,8 +156,8 @@ clip : float or None, default=None
 hub_optimizer : {"auto", "average", "momentum", "adam"}, default="auto"
     How a hub's block follows the average of its clients' blocks. "auto" is the average; with ``step_size="auto"`` steps
     scaled by the silo's curvature for linear blocks, and else Adam.
-hub_step_size : float, default=1.0
-    The learning rate of ``hub_optimizer``, unless it is ``"average"``.
+hub_step_size : float or "auto", default="auto"
+    The learning rate of ``hub_optimizer``, unless it is ``"average"``. "auto" is 0.003 for ``"adam"``, and else 1.
 momentum : float, default=0.9
     Of the optimisers that are called ``"momentum"``.
 overlap : int, default=0
@@ -292,7 +292,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         schedule: str = "constant",
         clip: float | None = None,
         hub_optimizer: str = "auto",
-        hub_step_size: float = 1.0,
+        hub_step_size: float | str = "auto",
         momentum: float = 0.9,
         overlap: int = 0,
         participation: float = 1.0,

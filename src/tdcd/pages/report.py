@@ -528,6 +528,14 @@ def _parts(run: RecordedRun, recorded: Mapping[str, Any]) -> Iterator[Html]:
         span = min(gain for _, gain in gains), max(gain for _, gain in gains)
         drawing = signed_bars(gains, f"How much larger the loss is without a silo: {words}", span)
         yield html.figures([(drawing, f"How much larger the {split} loss is without a silo")])
+    # Runs of earlier versions have no shuffles.
+    shuffles = [(" and ".join(entry["silos"]), entry["loss"]) for entry in recorded.get("shuffled", ())]
+    if shuffles:
+        words = ", ".join(f"{name} {figure(change)}" for name, change in shuffles)
+        span = min(change for _, change in shuffles), max(change for _, change in shuffles)
+        drawing = signed_bars(shuffles, f"How much larger the loss is with a silo shuffled: {words}", span)
+        caption = f"Permutation importance of silos: how much larger the {split} loss is if one's part is shuffled"
+        yield html.figures([(drawing, caption)])
     if "interactions" in recorded:
         yield html.paragraph(str(recorded["interactions"]["words"]))
     if "calibration" in recorded:

@@ -67,6 +67,31 @@ def figures_by_subset(
     return figures
 
 
+def silo_importances(parts: GroupPhi, measure: Scorer) -> list[dict[str, Any]]:
+    """Permutation importance of silos: how loss and metrics change with the phi of one at other samples.
+
+    Whoever has the scores of all silos works it out from these: nothing is sent for it. Samples that have no score
+    because clients are away stay where they are.
+    """
+    if len(parts) < 2:
+        return []
+    groups, figures = [*parts], []
+    known = np.flatnonzero(np.all([np.isfinite(phi).all(axis=1) for phi in parts.values()], axis=0))
+    order = np.arange(len(parts[groups[0]]))
+    order[known] = np.random.default_rng(0).permutation(known)
+    first, *others = parts.values()
+    loss, metrics = measure(np.asarray(sum(others, start=first)))
+    for group in groups:
+        first, *others = (phi[order] if name == group else phi for name, phi in parts.items())
+        shuffled_loss, reached = measure(np.asarray(sum(others, start=first)))
+        changes = {
+            name: None if before is None or (after := reached.get(name)) is None else after - before
+            for name, before in metrics.items()
+        }
+        figures.append({"silos": [*group], "loss": shuffled_loss - loss, "metrics": changes})
+    return figures
+
+
 def describe_subsets(
     phis: Phis, rate: float, dropped: Mapping[str, NDArray[Any]], measure: Scorer, head: Combine = SUM
 ) -> dict[str, Any]:
@@ -93,6 +118,7 @@ def describe_subsets(
         "mean_phi": _of_single(means),
         "stand_in": _of_single(stand_in),
         "subsets": figures_by_subset(phis.measured, stand_in, measure) if phis.measured else [],
+        "shuffled": silo_importances(phis.measured, measure),
     }
 
 

@@ -294,7 +294,8 @@ class RunFolder:
             subsets: ``silos``, all of them in order; ``silo_dropout``, the run's; ``samples``, ``"test"`` or
                 ``"train"``: of which the figures are; ``mean_phi`` and ``stand_in``, by silo ``[C]`` numbers each, its
                 mean phi over the training samples and what takes its place where it is missing; ``subsets``, for each
-                its ``silos``, their ``loss`` and ``metrics``; ``interactions``, see
+                its ``silos``, their ``loss`` and ``metrics``; ``shuffled``, see
+                :func:`tdcd.prediction.subsets.silo_importances`; ``interactions``, see
                 :func:`tdcd.prediction.interactions.interactions_of`; of ensembles with probabilities ``calibration``,
                 see :func:`tdcd.prediction.calibration.describe_calibration`; of simulations ``importance``, see
                 :func:`tdcd.prediction.importance.describe_importances`, and ``effects``, by silo those of its columns

@@ -16,7 +16,7 @@ from dataclasses import replace
 from tdcd.core.family.scaled import Scaled
 from tdcd.core.family.steered import Steered
 from tdcd.core.losses import Loss
-from tdcd.core.settings import AUTO, LOCAL_STEPS, Settings
+from tdcd.core.settings import ADAM_STEP, AUTO, LOCAL_STEPS, Settings
 from tdcd.core.update import Average, HubUpdate, Sgd
 from tdcd.core.variant import Variant
 
@@ -31,10 +31,10 @@ MOST_SAMPLES = 1 << 20
 ENCRYPTED_SAMPLES = 4096
 """The same where slopes are encrypted: with more samples, a ciphertext has room for fewer columns."""
 NETWORK_STEP, ENSEMBLE_STEP = 0.05, 0.2
-"""The clients' steps of other blocks, and of ensembles, whose members share the loss of their mean: networks on
-piecewise columns are stable up to about twice as much."""
-NETWORK_BATCH, ADAM_STEP = 256, 3e-3
-"""Of other blocks: the samples of a minibatch, and the hubs' steps."""
+"""The clients' steps of other blocks, and of ensembles: networks on piecewise columns are stable up to about twice as
+much."""
+NETWORK_BATCH = 256
+"""Of other blocks: the samples of a minibatch."""
 PLAIN_STEPS = (
     "step_size = 'auto' goes with plain local steps of the clients; give step_size a number, or leave this out"
 )
