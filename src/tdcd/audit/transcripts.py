@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from tdcd.audit.attacks import scores_from_slopes, uncorrected
 from tdcd.audit.recording import FLOAT_NOISE, Floats, Recording
-from tdcd.core.codecs.codec import SummedCodec
 from tdcd.core.objective import Tree
 from tdcd.core.round import Round
 from tdcd.federation.silos import Federation
@@ -64,7 +63,7 @@ def of_hub(
     name, everything = f"hub.{federation.silos[observer].name}", np.arange(len(recording.rows))
     if flows.scored_at(observer) != observer:
         return _from_slopes(recording, federation, observer, everything, loss, name)
-    if isinstance(flows.codec("phi", "hub_to_hub"), SummedCodec):
+    if flows.summed_phi is not None:
         others = _others(federation, observer)
         summed = np.sum([recording.between[other] for other in others], axis=0)
         sees = (
