@@ -33,6 +33,7 @@ import jax.numpy as jnp
 from tdcd import Variant
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.knowledge import Knowledge
+from tdcd.core.update import Average
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,14 @@ class Half:
         return {"phi": ("float16", shape)}
 
 
+@dataclass(frozen=True)
+class Halfway(Average):
+    def step(self, block, average, state):
+        return jax.tree.map(lambda old, new: jnp.add(old, new) / 2, block, average), state
+
+
 frozen = Variant(knowledge=Frozen())
+halfway = Variant(hub_update=Halfway())
 half = Variant(exchange=Half())
 late = Variant(timing=Late())
 at_one = Variant(knowledge=LabelsAt(1))
@@ -102,6 +110,7 @@ MEMBERS = {
     "8 bits": {"variant": "own_variant:EIGHT_BITS", "folder": str(EXAMPLES)},
     "frozen slopes": {"variant": "own_parts:frozen"},
     "a timing of one's own": {"variant": "own_parts:late"},
+    "an update that inherits from the average": {"variant": "own_parts:halfway"},
     "made by a function": {"variant": "own_parts:made"},
 }
 

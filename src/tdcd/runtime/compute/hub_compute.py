@@ -23,6 +23,7 @@ from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Flow, FlowName, Widths, round_of
 from tdcd.core.settings import draws_of
+from tdcd.core.traits import stated
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
 from tdcd.core.update import HubUpdate
 from tdcd.federation.partition import shares_of
@@ -144,7 +145,7 @@ class HubCompute:
         self._step_size = np.asarray(self.settings.step_size, self.settings.dtype)
         self.summed = self.round.summed_blocks
         """The form of its clients' blocks, if it can use nothing but their sum."""
-        self._takes_numpy = getattr(self.variant.hub_update, "takes_numpy", False)
+        self._takes_numpy = bool(stated(self.variant.hub_update, "takes_numpy"))
         with nullcontext() if self._takes_numpy else precision(self.settings.dtype):
             state = self.variant.first_state(self.start, lambda: self._mean_products(products), self.objective)
             self.memory: Tree = map_tree(np.asarray, state)
