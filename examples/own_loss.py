@@ -27,7 +27,7 @@ class Quantile(Loss):
         return self.q * residual + self.width * jax.nn.softplus(-residual / self.width)
 
     def statistic(self, scores, labels, response):
-        """With labels at one silo, what it tells the others of a sample, ``[..., 1]``: here the residual."""
+        """With labels at one silo, what it sends the others of a sample, ``[..., 1]``: here the residual."""
         return labels[..., None] - scores
 
     def change(self, residual, change, response):

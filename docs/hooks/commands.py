@@ -66,11 +66,11 @@ def _flags(option: Any) -> str:
 
 def _row(name: str, part: Any) -> str:
     text = _text(part.help)
-    said = re.search(r" ?\[default: ([^\]]*)\]", text)
+    default_text = re.search(r" ?\[default: ([^\]]*)\]", text)
     given = part.opts[0] if part.default is True else part.default
     unset = given is None or given is False or given in ((), []) or callable(given)
-    default = said[1] if said else "" if unset else f"`{given}`"
-    cells = [f"`{name}`", default, text.replace(said[0], "") if said else text]
+    default = default_text[1] if default_text else "" if unset else f"`{given}`"
+    cells = [f"`{name}`", default, text.replace(default_text[0], "") if default_text else text]
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

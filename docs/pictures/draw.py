@@ -1,4 +1,4 @@
-"""Draws the two pictures of docs/architecture.md beside this file: ``python docs/pictures/draw.py``.
+"""Draws the two pictures of docs/architecture.md next to this file: ``python docs/pictures/draw.py``.
 
 They carry their own background and two palettes, so that they can be read on a light and on a dark page. Texts of the
 class ``code`` are names in the package; the tests look them up.
@@ -46,13 +46,17 @@ LAYERS = [
         [
             ("training", "round loop, evaluation, checkpoints,|resume, sweeps"),
             ("standing", "parties that wait for jobs|and sign what they approve"),
+            ("serving", "predictions by id, from phi|that partners publish"),
         ],
     ),
     (
         "Rounds",
         [
-            ("simulation", "one process, all clients at once|engines: clients, grouped, flat"),
-            ("runtime", "hubs and clients as processes: protocol, compute,|transport, storage, certificates, process"),
+            ("simulation", "one process, all clients at once|engines: clients, grouped, flat, full"),
+            (
+                "runtime",
+                "hubs and clients as processes: certificates, transport,|messages, compute, machine, storage, process",
+            ),
         ],
     ),
     (
@@ -134,7 +138,7 @@ def _rules(palette: dict[str, str]) -> str:
     return (
         f"text{{font:13px system-ui,sans-serif;fill:{p['ink']}}}.title{{font-weight:600;font-size:15px}}"
         f".soft{{fill:{p['soft']};font-size:12px}}.code{{font-family:ui-monospace,monospace;fill:{p['code']}}}"
-        f".said{{fill:{p['warm']};font-weight:600}}"
+        f".sent{{fill:{p['warm']};font-weight:600}}"
         f".paper{{fill:{p['paper']};stroke:{p['line']};stroke-opacity:.4}}.band{{fill:{p['band']}}}"
         f".box{{fill:{p['box']};stroke:{p['line']}}}.core{{fill:{p['core']};stroke:{p['line']}}}"
         f"path{{fill:none;stroke:{p['line']};stroke-width:1.4}}.life{{stroke-dasharray:2 4;opacity:.7}}"
@@ -169,7 +173,7 @@ PROGRAM, MIDDLE, CLIENT, HUB, OTHERS = 150, 440, 702, 898, 1042
 """The columns of a round."""
 ROUND = [
     ("core", 58, "line 6: minibatches from (seed, round)", ["schedule.batch_ids"], "both"),
-    ("message", 60, "begin: the hub's block", "hub", "client"),
+    ("message", 60, "block: the hub's", "hub", "client"),
     ("core", 58, "line 9: every client's phi", ["algorithm.phi"], ("client", "ClientCompute.phi")),
     ("message", 40, "phi of its rows", "client", "hub"),
     (
@@ -187,7 +191,7 @@ ROUND = [
         ["Codec.decode", "Knowledge.received", "algorithm.sum_others", "algorithm.project"],
         ("hub", "HubCompute.project"),
     ),
-    ("message", 40, "steps: the others' phi", "hub", "client"),
+    ("message", 40, "received: the others' phi", "hub", "client"),
     (
         "core",
         109,
@@ -285,7 +289,7 @@ def _message(picture: Picture, top: int, words: str, sender: str, receiver: str)
     """A message between two parties."""
     columns = {"client": CLIENT, "hub": HUB, "others": OTHERS}
     start, stop = columns[sender], columns[receiver]
-    picture.text((start + stop) / 2, top + 14, words, "said")
+    picture.text((start + stop) / 2, top + 14, words, "sent")
     picture.line([(start, top + 26), (stop, top + 26)], "message")
     if receiver == "others":
         picture.line([(stop, top + 34), (start, top + 34)], "message")

@@ -1,4 +1,4 @@
-"""Runs the worked examples and draws their pictures beside this file: ``python docs/pictures/draw_examples.py``.
+"""Runs the worked examples and draws their pictures next to this file: ``python docs/pictures/draw_examples.py``.
 
 It takes a few minutes. Each example runs in a copy of its folder, with the commands of its page in docs/examples.
 """
@@ -52,7 +52,7 @@ def hospitals(folder: Path) -> None:
 def retail_bank(folder: Path) -> None:
     """The columns that decide most."""
     sys.path.insert(0, str(HERE))
-    from draw_scorecard import picture  # noqa: PLC0415 - a script beside this one
+    from draw_scorecard import picture  # noqa: PLC0415 - a script next to this one
 
     (HERE / "retail_bank.svg").write_text(picture(folder / "runs" / "card"), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Draws the picture of the front page and the readme, and the site's icon, beside this file:
+"""Draws the picture of the front page and the readme, and the site's icon, next to this file:
 ``python docs/pictures/draw_idea.py``.
 """
 
@@ -58,8 +58,8 @@ def _silo(picture: Picture, name: str, left: int, columns: list[str], clients: l
     centre = left + 1.5 * wide
     picture.line([(centre - 8, bottom), (centre - 8, HUB - 4)], "message")
     picture.line([(centre + 8, HUB - 4), (centre + 8, bottom)], "message")
-    picture.text(centre + 20, bottom + 24, "to the hub: phi, block", "said", "start")
-    picture.text(centre + 20, bottom + 41, "back: block, others’ phi", "said", "start")
+    picture.text(centre + 20, bottom + 24, "to the hub: phi, block", "sent", "start")
+    picture.text(centre + 20, bottom + 41, "back: block, others’ phi", "sent", "start")
 
 
 def _hubs(picture: Picture) -> None:
@@ -70,7 +70,7 @@ def _hubs(picture: Picture) -> None:
         picture.text(left + 95, HUB + 41, "averages its clients", "soft")
     picture.line([(236, HUB + 18), (424, HUB + 18)], "message")
     picture.line([(424, HUB + 34), (236, HUB + 34)], "message")
-    picture.text(WIDTH / 2 - 30, HUB + 8, "phi", "said")
+    picture.text(WIDTH / 2 - 30, HUB + 8, "phi", "sent")
     for line, words in enumerate(
         [
             "block = a silo’s part of the model, the same at all its clients when a round begins",

@@ -1,4 +1,4 @@
-"""Draws the picture of docs/scorecards.md beside this file: ``python docs/pictures/draw_scorecard.py RUN``.
+"""Draws the picture of docs/scorecards.md next to this file: ``python docs/pictures/draw_scorecard.py RUN``.
 
 RUN is the run folder of that page. The picture has the four columns that decide most, as ``tdcd export --scorecard``
 draws them.

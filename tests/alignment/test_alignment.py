@@ -81,7 +81,7 @@ def test_counts_are_the_plain_counts_and_tell_no_ids(sets, rng):
     sent = deliver(parties, rng)
     for silo, party in enumerate(parties):
         assert party.counts == {other: len(sets[silo] & sets[other]) for other in range(len(sets)) if other != silo}
-        with pytest.raises(RuntimeError, match="only counts were asked for: nobody knows which ids are common"):
+        with pytest.raises(RuntimeError, match="only counts were asked for: no party knows which ids are common"):
             _ = party.common
     for _, message in sent:
         if message.step == "returned":  # in an order that says nothing of the order in which they were sent

@@ -21,6 +21,7 @@ from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.process.metrics import CONTENT_TYPE, METRICS, PATIENCE_S, READERS, Metrics, Snapshot, exposition
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tdcd.json"
+RULES = DASHBOARD.parents[1] / "prometheus" / "tdcd.rules.yml"
 ODD = 'hub."<lab>"\\\n'
 FACTS = {
     "party": "hub.shop",
@@ -248,6 +249,72 @@ def test_the_dashboard_asks_for_figures_that_exist():
     legends = " ".join(target["legendFormat"] for panel in board["panels"] for target in panel["targets"])
     assert {*re.findall(r"\{\{(\w+)\}\}", legends)} <= {*labels, "figure", "samples"}
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_health_says_for_whom_a_hub_waits_and_how_long(served, tmp_path):
+    # These figures are of 1970: the hub has done nothing since.
+    answer, content = ask(served, "/healthz")
+    assert (answer.status, answer.getheader("Content-Type")) == (503, "application/json")
+    assert json.loads(content)["up"] is False
+    metrics = Metrics(tmp_path, (ODD,))
+    with metrics.served("0") as address:
+        assert ask(address, "/healthz")[0].status == 503  # It has not begun.
+        metrics.snapshot = Snapshot(FACTS, (ODD,), taken_at=time.time())
+        answer, content = ask(address, "/healthz")
+        assert ask(address, "/healthz", Origin="null")[0].status == 403
+    facts = json.loads(content)
+    assert facts.pop("age_s") < SOON
+    assert (answer.status, facts) == (
+        200,
+        {"up": True, "party": "hub.shop", "phase": "stepping", "round": 7, "waiting_s": {ODD: 1.5}},
+    )
+
+
+COMPARED = re.compile(r'(?:increase\()?(\w+)(?:\{job="tdcd"\})?(\[10m\]\))? (==|<|>) (\d+)')
+
+
+def firing(rules, now, before):
+    """The alerts whose condition holds for a sample: what Prometheus makes of expressions of this one form."""
+    fired = set()
+    for rule in rules:
+        name, grows, sign, limit = COMPARED.fullmatch(rule["expr"]).groups()
+        for sample, value in now.items():
+            figure = value - before.get(sample, 0) if grows else value
+            holds = {"==": figure == int(limit), "<": figure < int(limit), ">": figure > int(limit)}[sign]
+            if sample.partition("{")[0] == name and holds:
+                fired.add(rule["alert"])
+    return fired
+
+
+def test_alert_rules_fire_when_they_should_and_are_silent_otherwise():
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    rules, now = group["rules"], time.time()
+    used = {name for rule in rules for name in re.findall(r"\btdcd_\w+", rule["expr"])}
+    assert used <= {metric.name for metric in METRICS}
+    for rule in rules:
+        labels = {*re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])}
+        assert labels <= {"instance", "party", "sender"}
+        assert {*rule} - {"for"} == {"alert", "expr", "labels", "annotations"}
+
+    def figures(up=1, age=0.0, **facts):
+        text = exposition(Snapshot(FACTS | {"missing_s": {}} | facts, (ODD,), taken_at=now - age))
+        return samples(text) | {'up{job="tdcd"}': up}
+
+    well = figures(certificate_days={"hub.shop": 31.0})
+    assert firing(rules, well, well) == set()
+    alerts = {
+        "TdcdHubDown": {"up": 0},
+        "TdcdHubStuck": {"age": 130.0},
+        "TdcdPartyDown": {"connected": []},
+        "TdcdWaiting": {"missing_s": {ODD: 601.0}},
+        "TdcdCertificateExpires": {"certificate_days": {"hub.shop": 29.0}},
+        "TdcdMessagesRejected": {"refused": {ODD: 14}},
+        "TdcdMessagesDropped": {"dropped": {ODD: 1}},
+    }
+    assert {*alerts} == {rule["alert"] for rule in rules}
+    for alert, facts in alerts.items():
+        assert firing(rules, figures(**facts), well) == {alert}, alert
 
 
 @pytest.mark.slow

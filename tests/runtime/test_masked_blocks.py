@@ -150,7 +150,7 @@ def test_a_block_with_the_masks_of_another_group_is_refused(protected):
         (lambda group: Group((0, 0, 1), group.rows), "must be clients of the silo"),
         (lambda group: Group((0, 9), group.rows), "must be clients of the silo"),
         (lambda group: Group(group.clients, 1), "at least the client's own rows"),
-        (lambda group: Group(group.clients, OWN_ROWS), "nobody else in 'group' has rows"),
+        (lambda group: Group(group.clients, OWN_ROWS), "no other client in 'group' has rows"),
     ],
 )
 def test_a_client_refuses_sums_that_would_show_its_block(protected, change, text):

@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused(trained):
         bank.receive(answer.replace(phi=narrow))
     with pytest.raises(RejectedMessage, match="'ids' has an id twice"):
         bank.receive(answer.replace(ids=["1", "1", "2"]))
-    with pytest.raises(RejectedMessage, match="nobody asked for 'predict_rows'"):
+    with pytest.raises(RejectedMessage, match="'predict_rows' was not requested"):
         bank.receive(answer.replace(sender="hub.shop"))
     with pytest.raises(IncompatibleParties, match=r"train\.rounds"):
         bank.receive(answer.replace(config={**job.shared, "train.rounds": 9}))

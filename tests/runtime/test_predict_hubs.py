@@ -87,7 +87,7 @@ def test_only_the_silo_with_labels_gets_scores():
     for silo in ("bank", "bureau"):
         assert talks[silo].parts == {}
         assert talks[silo].partners == ("hub.shop",)
-        with pytest.raises(RejectedMessage, match="nobody asked for 'predict_scores'"):
+        with pytest.raises(RejectedMessage, match="'predict_scores' was not requested"):
             talks[silo].receive(shop_scores(silo))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import shutil
 import signal
 from urllib.request import urlopen
@@ -266,7 +267,9 @@ def test_hubs_and_clients_started_by_hand(tables, tmp_path):
         wait_until(lambda: status(out["silo1"]).get("round", 0) >= 20, one, two, early, other, late)
         one.send_signal(signal.SIGTERM)
         assert one.wait(SOON) == 130
-        assert "Interrupted: in round" in (tmp_path / "hub.silo1.log").read_text()
+        last = events(tmp_path / "hub.silo1.log")[-1]
+        assert (last["event"], last["status"], last["party"]) == ("failed", "interrupted", "hub.silo1")
+        assert last["why"].startswith("in round")
         wait_until(lambda: "hub.silo1" in status(out["silo2"])["missing"], two, early, other, late)
         wait_until(lambda: status(said)["phase"] == "dialling", two, early, other, late)
         assert says(said) == (0, "client.silo1.c1: dialling, alive")
@@ -296,9 +299,30 @@ def test_parties_that_do_not_fit_end_with_status_2_and_say_why(tmp_path):
         rows = ("--data", tmp_path / "rows.safetensors")
         client = start("client", "client", theirs, "--silo", "a", "--client", "c1", "--insecure", *rows)
         assert [hub.wait(SOON), client.wait(SOON)] == [2, 2]
-    reason = "Refused: the shared files differ: seed is 7 at client.a.c1 and 0 at hub.a"
-    assert reason in (tmp_path / "hub.log").read_text()
-    assert reason in (tmp_path / "client.log").read_text()
+    for party in ("hub", "client"):
+        lines = (tmp_path / f"{party}.log").read_text().splitlines()
+        # Every line is JSON, the last one too.
+        assert len(events(tmp_path / f"{party}.log")) == len(lines)
+        last = json.loads(lines[-1])
+        assert (last["level"], last["event"], last["status"]) == ("error", "failed", "refused")
+        assert last["why"] == "the shared files differ: seed is 7 at client.a.c1 and 0 at hub.a"
+
+
+def test_the_log_level_leaves_out_what_is_less_and_bad_input_is_json_too(tmp_path):
+    """A level of "error" leaves the last line alone; a defect is a line with its traceback."""
+    silo = {"name": "a", "clients": 1, "hub": f"127.0.0.1:{free_ports(1)[0]}"}
+    path = written(tmp_path, RIDGE | {"silos": [silo]})
+    for command, why in (
+        (("hub", path, "--silo", "b"), "there is no silo 'b'"),
+        (("client", path, "--silo", "a", "--client", "c1", "--insecure"), "data: is missing; a client needs --data"),
+        (("party", tmp_path / "none.toml"), "none.toml"),
+    ):
+        done = tdcd(*command, "--log-level", "error", cwd=tmp_path)
+        (line,) = done.stderr.splitlines()
+        last = json.loads(line)
+        assert (done.exit_code, last["event"], last["level"]) == (2, "failed", "error")
+        assert why in last["why"]
+    assert not logging.getLogger("tdcd").handlers
 
 
 def test_no_tls_is_refused_for_other_machines(tables, tmp_path):

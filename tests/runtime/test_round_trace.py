@@ -1,122 +1,36 @@
 """How much code one round of real parties runs through: what somebody has to read who wants to follow it."""
 
+import json
+import os
+import subprocess
 import sys
-from collections import Counter, deque
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import tdcd
-from tdcd.config import check_config
-from tdcd.runtime.compute.client_data import ClientData
-from tdcd.runtime.job import Job
-from tdcd.runtime.machine.client import Client
-from tdcd.runtime.machine.hub import Hub
-from tdcd.runtime.process.driver import ClientDriver, HubDriver
-from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.transport.transport import Joined, Received
-
-PACKAGE = Path(tdcd.__file__).parent
-ROUNDS, EVERY = 8, 4
-LIMITS = {"plain": (22, 129, 175), "evaluated": (26, 185, 275)}
-"""The modules and functions of the runtime in one round of all parties together, and the functions of all folders."""
+TESTS = Path(__file__).parents[1]
+LIMITS = {"plain": (22, 129, 176), "evaluated": (26, 184, 275)}
+"""The modules and functions of the runtime in one round of all parties together, and the functions of all folders.
+Fewer is better; more needs a reason."""
 
 
-class OneThread:
-    """All parties with their drivers and folders; each acts only when there is something for it."""
-
-    def __init__(self, folder):
-        job = Job(_config())
-        self.drivers, self.ends = {}, {}
-        for silo, name in enumerate(job.hubs):
-            run = HubFolder(folder / name, job, silo)
-            hub = Hub(job, silo, secret=bytes(32), nonce=run.nonce)
-            self._join(
-                name, (*hub.clients, *hub.peers), lambda end, hub=hub, run=run: HubDriver(hub, end, run, 60.0, _stopped)
-            )
-            for client in hub.clients:
-                machine = Client(job, silo, client, _rows(client, job.clients(silo).index(client)))
-                self._join(client, (hub.name,), lambda end, machine=machine: ClientDriver(machine, end))
-
-    def _join(self, party, peers, driver):
-        self.ends[party] = _End(self, party)
-        self.ends[party].news.extend(Joined(peer) for peer in peers)
-        self.drivers[party] = driver(self.ends[party])
-
-    @property
-    def hubs(self):
-        return [driver.hub for driver in self.drivers.values() if isinstance(driver, HubDriver)]
-
-    def play_until(self, round_index):
-        """All messages until every hub is in a round."""
-        while any(hub.round < round_index for hub in self.hubs):
-            waiting = [party for party, end in self.ends.items() if end.news]
-            assert waiting, "nobody has anything to do"
-            for party in waiting:
-                self.drivers[party].step()
-
-
-class _End:
-    """A party's end of links on which nothing is lost."""
-
-    def __init__(self, network, party):
-        self.network, self.party, self.news = network, party, deque()
-        self.dropped, self.arriving = Counter(), Counter()
-        self.revoked, self.unfit, self.expiries = set(), {}, {}
-
-    def send(self, receiver, data):
-        self.network.ends[receiver].news.append(Received(self.party, data))
-
-    def receive(self, timeout):
-        return self.news.popleft() if self.news else None
-
-
-def _stopped():
-    """A clock that stands still: nothing is shown or reminded because of the time that a test takes."""
-    return 0.0
-
-
-def _config():
-    return check_config(
-        {
-            "model": {"block": "linear", "loss": "logistic", "l2": 0.1},
-            "train": {"rounds": ROUNDS, "local_steps": 2, "batch_size": 8, "step_size": 0.1},
-            "evaluate": {"every": EVERY, "holdout": 0.25},
-            "silos": [{"name": name, "hub": f"127.0.0.1:{port}", "clients": 2} for port, name in enumerate("ab", 1)],
-        },
-        "test",
+@pytest.fixture(scope="module")
+def traced():
+    """The rounds of a process that is as real parties are: JAX is not loaded."""
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    words = [sys.executable, "-m", "support.traced_round"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, timeout=300, check=False
     )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert not result["has_jax"]
+    return {kind: {tuple(place) for place in places} for kind, places in result["kinds"].items()}
 
 
-def _rows(client, index):
-    ids = range(12 * index, 12 * index + 12)
-    features = np.random.default_rng(len(client) + index).normal(size=(12, 3)).astype("float32")
-    return ClientData([str(one) for one in ids], np.array([float(one % 2) for one in ids]), features)
-
-
-def _trace(play):
-    """The functions of the package that ``play`` runs through, by file and name."""
-    functions = set()
-
-    def note(frame, event, _):
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(str(PACKAGE)) and not code.co_name.startswith("<"):
-            functions.add((code.co_filename.removeprefix(f"{PACKAGE}/"), code.co_qualname))
-
-    sys.setprofile(note)
-    try:
-        play()
-    finally:
-        sys.setprofile(None)
-    return functions
-
-
-@pytest.mark.parametrize(("kind", "start"), [("plain", 2), ("evaluated", EVERY)])
-def test_a_round_runs_through_few_modules_and_functions(tmp_path, kind, start):
-    parties = OneThread(tmp_path)
-    parties.play_until(start if kind == "plain" else start - 1)
-    functions = _trace(lambda: parties.play_until(start + 1))
+@pytest.mark.parametrize("kind", LIMITS)
+def test_a_round_runs_through_few_modules_and_functions(traced, kind):
+    functions = traced[kind]
     runtime = {(file, name) for file, name in functions if file.startswith("runtime/")}
     modules = {file for file, _ in runtime}
     counts = len(modules), len(runtime), len(functions)

@@ -145,7 +145,7 @@ def test_an_intercept_from_the_wrong_hub_is_refused():
     assert intercept.values.shape == (1,)
     for hub, array, text in (
         ("hub.clinic", None, "it has no array 'intercept'"),
-        ("hub.lab", intercept.values, "it has an array 'intercept', which nobody asked for"),
+        ("hub.lab", intercept.values, "it has an array 'intercept', which was not requested"),
         ("hub.clinic", np.zeros(2), r"'intercept' is float64 \[2\], not float64 \[1\]"),
     ):
         arrays = {name: one for name, one in parts[hub].arrays.items() if name != "intercept"}

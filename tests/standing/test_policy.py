@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from support.examples import num_examples
 from tdcd.config import ConfigError
 from tdcd.standing.policy import DAY_S, MONTH_S, Facts, Policy, judge
 
@@ -80,13 +81,13 @@ def is_within(policy, job):
     )
 
 
-@settings(max_examples=2000)
+@num_examples(2000)
 @given(POLICIES, FACTS)
 def test_a_policy_approves_what_every_rule_allows_and_nothing_else(policy, job):
     assert (judge(policy, job) == []) == is_within(policy, job)
 
 
-@settings(max_examples=300)
+@num_examples(300)
 @given(POLICIES, FACTS)
 def test_the_reasons_are_those_of_the_rules_one_by_one(policy, job):
     alone = [OPEN.model_copy(update={key: getattr(policy, key)}) for key in Policy.model_fields]

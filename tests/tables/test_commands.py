@@ -333,14 +333,17 @@ def test_the_tables_of_clients_are_checked_together(tmp_path, keys, bank, monkey
     assert f"silo 'bank': id '{bank['id'][40]}' is held by {tmp_path / 'b0.csv'} and by {tmp_path / 'b1.csv'}" in said
 
 
-def test_a_run_says_what_the_common_ids_cost(federation, tmp_path, keys, bank):
+def test_a_run_says_what_the_common_ids_cost(federation, tmp_path, keys, bank, opened):
     """Per silo, in the terminal, in the run folder and in the report; the label rate by hand."""
     keys["data"]["align"] = True
     federation.write_text(toml_text(keys))
     few = [place for place, label in enumerate(bank["y"]) if label == "yes" or place % 2]
     bureau = {"key": [bank["id"][place] for place in few], "debt": [place % 7 for place in few]}
     write_csv(tmp_path / "bureau.csv", {**bureau, "city": ["Rome", *["Oslo"] * (len(few) - 1)]})
+    opened.clear()
     status, said = called("run", federation, "--out", tmp_path / "run")
+    # The configuration is read once, and so is every table.
+    assert [opened[path.name] for path in (federation, tmp_path / "bank.csv", tmp_path / "bureau.csv")] == [1, 1, 1]
     assert status == 0, said
     before, after = (sum(bank["y"][place] == "yes" for place in some) / len(some) for some in (range(ROWS), few))
 

@@ -201,7 +201,7 @@ def test_the_command_writes_predictions(run, tmp_path, bank):
 
 @pytest.mark.filterwarnings("ignore:silo 'bureau', column 'city'")
 def test_a_table_is_opened_once(run, tmp_path, bank, bureau, opened):
-    """Header, first rows and all rows are read from one open file."""
+    """Header, first rows and all rows are read from one open file; and so is what there is of the model."""
     ids = bank["id"][:5]
     write_csv(tmp_path / "five_bank.csv", {name: values[:5] for name, values in bank.items()})
     places = [bureau["key"].index(one) for one in ids]
@@ -211,6 +211,9 @@ def test_a_table_is_opened_once(run, tmp_path, bank, bureau, opened):
     assert called("predict", run, *data, "--out", tmp_path / "p.csv")[0] == 0
     assert [row["id"] for row in rows_of(tmp_path / "p.csv")] == [str(one) for one in ids]
     assert (opened["five_bank.csv"], opened["five_bureau.csv"]) == (1, 1)
+    assert [opened[name] for name in ("config.toml", "bank.safetensors", "bureau.safetensors", "labels.json")] == [
+        1
+    ] * 4
 
 
 def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):

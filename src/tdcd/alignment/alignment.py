@@ -17,8 +17,8 @@ from tdcd.alignment.messages import (
     Announcement,
     Answer,
     ByteRows,
+    ComparisonStep,
     Outgoing,
-    Step,
     checked_rows,
 )
 from tdcd.core.words import counted
@@ -91,7 +91,7 @@ class Alignment:
     - ``counts``: only how many of its ids each other silo has. Points are returned in another order.
 
     Where silos may lack samples (``labelled``), every id that a silo with labels has is a sample, and has a number: see
-    :mod:`tdcd.tables.sample_list`. Silos with labels tell each other silo the places of those ids that both have, among
+    :mod:`tdcd.tables.sample_list`. Silos with labels send each other silo the places of those ids that both have, among
     the ids that they are the first to have, and how many those are.
 
     A silo that does not follow the protocol can claim ids that it does not have, and so test them, or alter points, so
@@ -155,7 +155,7 @@ class Alignment:
         }
         self._answer = answer
         self._sizes: dict[int, int] = {}
-        self._arrived: list[tuple[int, Step, ByteRows]] = []
+        self._arrived: list[tuple[int, ComparisonStep, ByteRows]] = []
         self._awaited = {(silo, "announced") for silo in self._others}
         self._awaited |= {(silo, step) for silo in self._compared for step in COMPARING}
         self._numbering = self._labelled if answer == "ids" else []
@@ -243,7 +243,7 @@ class Alignment:
     def _check_ids(self) -> None:
         self._check_done()
         if self._answer == "counts":
-            raise RuntimeError("only counts were asked for: nobody knows which ids are common")
+            raise RuntimeError("only counts were asked for: no party knows which ids are common")
 
     def _check_done(self) -> None:
         if not self.done:
@@ -279,7 +279,7 @@ class Alignment:
         out = [message for part in arrived for message in self._take(*part)]
         return out + self._number()
 
-    def _take(self, sender: int, step: Step, payload: ByteRows) -> list[Outgoing]:
+    def _take(self, sender: int, step: ComparisonStep, payload: ByteRows) -> list[Outgoing]:
         """Check a set of ids, or places, and do with it what its step asks for."""
         size = len(self._rows[sender])
         if step == "returned":
@@ -351,7 +351,7 @@ class _Places(NamedTuple):
 
 
 ABSENT = -1
-COMPARING: tuple[Step, ...] = ("blinded", "returned")
+COMPARING: tuple[ComparisonStep, ...] = ("blinded", "returned")
 
 
 def _in_order(ids: Sequence[str]) -> list[str]:

@@ -15,8 +15,8 @@ from tdcd.core.words import counted
 Answer = Literal["ids", "counts"]
 """What a silo learns of another one: which of its own ids the other has, or only how many."""
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
-Step = Literal["announced", "blinded", "returned", "numbered"]
-STEPS: tuple[Step, ...] = get_args(Step)
+ComparisonStep = Literal["announced", "blinded", "returned", "numbered"]
+STEPS: tuple[ComparisonStep, ...] = get_args(ComparisonStep)
 
 MAX_IDS = 10_000_000
 """The largest set a silo may announce: 320 MB of points."""
@@ -42,7 +42,7 @@ class Outgoing:
     """
 
     receiver: int
-    step: Step
+    step: ComparisonStep
     payload: ByteRows
 
 

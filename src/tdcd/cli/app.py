@@ -64,6 +64,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "split": ("tables", "tdcd split table.csv --silos 2 --clients 5,3 --label y --out trial"),
         "run": ("run", "tdcd run my.toml --set train.local_steps=20 --watch"),
         "predict": ("predict", "tdcd predict runs/my-1 --data bank=new_bank.csv --data bureau=new_bureau.csv"),
+        "serve": ("serving", "tdcd serve runs/hub-bank --data bank=bank.csv --phi bureau.phi --ids common.txt"),
         "export": ("predict", "tdcd export runs/my-1 --out coefficients.csv"),
     },
     LOOK: {
@@ -80,6 +81,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "hub": ("federation", "tdcd hub federation.toml --silo bank"),
         "client": ("federation", "tdcd client federation.toml --silo bank --client c1 --data c1.csv"),
         "status": ("federation", "tdcd status runs/hub-bank"),
+        "publish": (
+            "serving",
+            "tdcd publish federation.toml --silo bureau --data new.csv --ids common.txt --out b.phi",
+        ),
         "party": ("standing", "tdcd party party.toml"),
         "propose": ("standing", "tdcd propose credit.toml --purpose 'credit risk'"),
         "jobs": ("standing", "tdcd jobs --party party.toml"),

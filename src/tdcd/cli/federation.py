@@ -13,14 +13,14 @@ import typer
 from rich.style import Style
 from rich.text import Text
 
-from tdcd.cli.options import Force, checked_config
+from tdcd.cli.options import Force, LogLevelOption, checked_config
 from tdcd.cli.terminal import (
     EXIT_DIVERGED,
     EXIT_INPUT,
     EXIT_INTERRUPTED,
     ended_at_once,
-    errors,
     refuse_existing,
+    report_failure,
     reported,
     screen,
     show_labels,
@@ -98,6 +98,7 @@ def hub(
     ] = None,
     party: PartyFile = None,
     insecure: Insecure = False,
+    log_level: LogLevelOption = "info",
 ) -> None:
     """Run a silo's hub: lead its clients, exchange phi with the other hubs, keep the silo's block.
 
@@ -106,17 +107,15 @@ def hub(
 
     Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the run diverged, 130 interrupted.
     """
-    from tdcd.runtime.process.log import open_log
+    from tdcd.runtime.process.log import opened_log
     from tdcd.runtime.process.party import own_file, read_job, run_hub
 
     stop = _Stop()
-    open_log(hub_of(silo))
-    with reported(), stoppable(stop.ask):
+    with opened_log(hub_of(silo), log_level), reported(), stoppable(stop.ask):
         files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples)}
         given = {**files, "listen": listen, "metrics": metrics}
         own = own_file(party, **given, insecure=insecure)
-        outcome = run_hub(read_job(federation), silo, own, lambda: stop.asked)
-    end(outcome)
+        end(run_hub(read_job(federation), silo, own, lambda: stop.asked))
 
 
 def client(
@@ -131,6 +130,7 @@ def client(
     out: Annotated[Path | None, typer.Option(help="A folder for status.json, for tdcd status [default: none].")] = None,
     party: PartyFile = None,
     insecure: Insecure = False,
+    log_level: LogLevelOption = "info",
 ) -> None:
     """Run a client next to its data: it answers its hub, and dials out only.
 
@@ -140,16 +140,14 @@ def client(
 
     Exit status: 0 finished, 2 bad input or parties that do not fit together, 3 the run diverged, 130 interrupted.
     """
-    from tdcd.runtime.process.log import open_log
+    from tdcd.runtime.process.log import opened_log
     from tdcd.runtime.process.party import own_file, read_job, run_client
 
     stop = _Stop()
-    open_log(client_of(silo, name))
-    with reported(), stoppable(stop.ask):
+    with opened_log(client_of(silo, name), log_level), reported(), stoppable(stop.ask):
         files = {"certs": certs, "data": data, "labels": labels, "ids": ids, "label_key": label_key, "out": out}
         own = own_file(party, **{name: text_of(path) for name, path in files.items()}, insecure=insecure)
-        outcome = run_client(read_job(federation), silo, name, own, lambda: stop.asked)
-    end(outcome)
+        end(run_client(read_job(federation), silo, name, own, lambda: stop.asked))
 
 
 def up(
@@ -213,7 +211,7 @@ def end(outcome: "RunOutcome") -> None:
     if not code and outcome.reason:
         screen.print(f"Finished: {outcome.reason}", soft_wrap=True, highlight=False, markup=False)
     if code:
-        errors.print(f"{outcome.status.capitalize()}: {outcome.reason}", soft_wrap=True, highlight=False, markup=False)
+        report_failure(outcome.status.capitalize(), outcome.reason)
         raise typer.Exit(code)
 
 
@@ -290,7 +288,7 @@ def align(
         if is_done and out is not None:
             aligned.write(out)
     if is_done and counts and name is not None:
-        screen.print("The hubs know how many ids they share; nobody knows which.", highlight=False)
+        screen.print("The hubs know how many ids they share; no party knows which.", highlight=False)
     elif is_done and counts:
         show_table(screen, counts_table(silo, lost.ids, shared))
     elif is_done and job.may_lack_samples:

@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,6 +29,10 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code", help="Import the code that a run folder or a model file names: whoever wrote it chose that."
     ),
+]
+
+LogLevelOption = Annotated[
+    Literal["info", "warning", "error"], typer.Option("--log-level", help="Log events of this level and above.")
 ]
 
 

@@ -325,7 +325,7 @@ def _export_explained(
             check_name(out)
             refuse_existing(out, force)
         model = Model.load(folder, allow_code=allow_code)
-        tables = _tables(data, model.silos)
+        tables = tables_by_silo(data, model.silos)
         if is_importance:
             name = label or _label_of(folder)
             if name is None:
@@ -348,7 +348,7 @@ def _export_explained(
     screen.print(shown)
 
 
-def _tables(data: Sequence[str], silos: Sequence[str]) -> dict[str, Path]:
+def tables_by_silo(data: Sequence[str], silos: Sequence[str]) -> dict[str, Path]:
     """The files of ``--data SILO=FILE`` by silo."""
     tables: dict[str, Path] = {}
     for text in data:
@@ -366,7 +366,7 @@ def _in_one_place(
     from tdcd.prediction.scores import check_without, no_scores
     from tdcd.tables.reader import read_rows
 
-    tables = _tables(data, model.silos)
+    tables = tables_by_silo(data, model.silos)
     check_without(model.silos, without, tables)
     absent = [name for name in model.silos if name not in (*tables, *without)]
     if absent and not allow_missing:
@@ -535,7 +535,7 @@ def _export_scorecard(
         trained = MonotoneModel(Model.load(folder, allow_code=allow_code), ())
         model, merged = monotone(trained.model, columns) if columns else trained
         data, label = labelled
-        tables = _tables(data, model.silos)
+        tables = tables_by_silo(data, model.silos)
         if label is not None and not tables:
             raise ValueError("--label goes with --data SILO=FILE")
         card = scorecard(model, PointScale(**scale), tables, label or _label_of(folder))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.table import Table
 
+from tdcd.cli.options import LogLevelOption
 from tdcd.cli.terminal import reported, screen, stoppable
 from tdcd.core.words import counted
 
@@ -25,6 +26,7 @@ SHOWN = 12
 
 def party(
     own: Annotated[Path, typer.Argument(help="This party's own small TOML file.", metavar="PARTY.toml")] = OWN_FILE,
+    log_level: LogLevelOption = "info",
 ) -> None:
     """Stand by: wait for jobs, and compute those that every organisation has approved.
 
@@ -33,15 +35,16 @@ def party(
 
     Exit status: 0 stopped by Ctrl-C or SIGTERM, 2 bad input.
     """
-    from tdcd.runtime.process.log import open_log
+    from tdcd.runtime.process.log import opened_log
     from tdcd.standing.home import Home
     from tdcd.standing.service import Service
 
     asked: list[bool] = []
-    with reported(), stoppable(lambda: asked.append(True)):
+    # Who it is stands in its file, which may be bad.
+    with opened_log(str(own), log_level), reported(), stoppable(lambda: asked.append(True)):
         home = Home(own)
-        open_log(home.party)
-        Service(home).run(lambda: bool(asked))
+        with opened_log(home.party, log_level), reported():
+            Service(home).run(lambda: bool(asked))
 
 
 def propose(

@@ -122,11 +122,11 @@ def _chosen(answers: "Answers", text: str, missing: list[str], folder: Path, tim
     def planned(model: Mapping[str, Any]) -> "Plan":
         return plan(check_config({**keys, "model": {**keys["model"], **model}}, "the new file"))
 
-    def tell(line: str) -> None:
+    def show(line: str) -> None:
         screen.print(Text(line), soft_wrap=True)
 
-    choice = choose(planned, TIME_LIMIT if time_limit is None else time_limit, report=tell)
-    tell(choice.in_words)
+    choice = choose(planned, TIME_LIMIT if time_limit is None else time_limit, report=show)
+    show(choice.in_words)
     model = {key: value for key, value in choice.keys.items() if value is not None}
     return replace(answers, model=model, reasons=[choice.in_words, *(trial.in_words for trial in choice.trials)])
 

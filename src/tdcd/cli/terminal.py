@@ -1,6 +1,9 @@
 """What every command shares: the two streams, the exit statuses, and how bad input and Ctrl-C end."""
+# ruff: noqa: PLC0415 - see tdcd.cli.app
 
+import logging
 import signal
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,9 +38,28 @@ class PlainConsole(Console):
 screen = PlainConsole()
 errors = PlainConsole(stderr=True)
 
+EXIT_DEFECT = 1
 EXIT_INPUT = 2
 EXIT_DIVERGED = 3
 EXIT_INTERRUPTED = 130
+
+
+def _in_log(level: int, what: str, **facts: str) -> bool:
+    """Log an event, if standard error has lines for machines."""
+    from tdcd.runtime.process.log import event, is_for_machines
+
+    if not is_for_machines():
+        return False
+    event(what, level, **facts)
+    return True
+
+
+def report_failure(what: str, why: str) -> None:
+    """Say why a command ends with a status other than 0: as its last line, whoever reads it."""
+    from tdcd.runtime.process.log import FAILED
+
+    if not _in_log(logging.ERROR, FAILED, status=what.lower(), why=why):
+        errors.print(Text.assemble((f"{what}: ", "bold red"), why), soft_wrap=True, highlight=False)
 
 
 @contextmanager
@@ -52,7 +74,8 @@ def reported() -> Iterator[None]:
                     if str(message) in shown:
                         return
                     shown.add(str(message))
-                    errors.print(Text(f"Warning: {message}", "yellow"), soft_wrap=True)
+                    if not _in_log(logging.WARNING, "caution", why=str(message)):
+                        errors.print(Text(f"Warning: {message}", "yellow"), soft_wrap=True)
                 else:
                     show(message, category, *where)
 
@@ -60,8 +83,15 @@ def reported() -> Iterator[None]:
             warnings.showwarning = as_a_line  # type: ignore[assignment]
             yield
     except (ValueError, OSError) as error:
-        errors.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+        report_failure("Error", str(error))
         raise typer.Exit(EXIT_INPUT) from None
+    except typer.Exit:
+        raise
+    except Exception as error:
+        # A defect: a person gets the traceback as Python prints it.
+        if not _in_log(logging.CRITICAL, "crashed", why=repr(error), traceback=traceback.format_exc()):
+            raise
+        raise typer.Exit(EXIT_DEFECT) from None
 
 
 @contextmanager

@@ -216,6 +216,12 @@ def _silo_checks(config: Config) -> list[str]:
     ]
     if config.data.source == "files" and config.data.rows is not None:
         problems.append(f"data.rows = {config.data.rows}: leave it out, since files are read whole")
+    closed = [silo.name for silo in config.silos if not silo.accept_hubs]
+    if len(closed) > 1:
+        problems.append(
+            f"silos '{closed[0]}' and '{closed[1]}': accept_hubs = false in both, but one of two hubs has to be "
+            "dialled: let the port of one be opened for the other hubs"
+        )
     problems += [f"silos: two silos are called '{name}'" for name in _repeated([silo.name for silo in config.silos])]
     named = [silo.features is not None for silo in config.silos]
     if any(named) and not all(named) and config.data.source != "files":

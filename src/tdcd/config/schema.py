@@ -102,6 +102,8 @@ class SiloSection(Section):
     """What its hub, its certificate and the report are called by."""
     hub: Address | None = None
     """Where its hub listens, ``host:port``; only the real federation needs it."""
+    accept_hubs: bool = True
+    """Whether other hubs can dial its hub. If not, it dials them; its own clients dial it in any case."""
     clients: Positive | Annotated[list[Name], Field(min_length=1)] | None = None
     """How many, or their names; by default one, or those of ``client``."""
     features: Annotated[list[str], Field(min_length=1)] | None = None
@@ -472,6 +474,11 @@ class Config(Section):
     def silo_names(self) -> list[str]:
         """The silos' names: silo1, silo2, ... where only their number is given."""
         return [silo.name for silo in self.silos] or [f"silo{index + 1}" for index in range(self.num_silos)]
+
+    def dials(self, silo: str, other: str) -> bool:
+        """Whether the hub of one silo dials that of another one; only one of two does."""
+        accepts = {section.name: section.accept_hubs for section in self.silos}
+        return accepts[other] if accepts[silo] != accepts[other] else other < silo
 
     @property
     def block_names(self) -> list[str]:

@@ -168,13 +168,13 @@ def products(window: Window | None) -> tuple[Floats, int]:
     Gradients are differences of rounded blocks. What that may be of their squares is added: a mixture is not to rest
     on it.
     """
-    found = np.zeros((WITNESSES, WITNESSES))
+    gram = np.zeros((WITNESSES, WITNESSES))
     if window is None or not len(window.blocks):
-        return found, 0
+        return gram, 0
     count = len(window.blocks)
     flat = window.gradients.reshape(count, -1)
-    found[:count, :count] = flat @ flat.T + np.diag(window.noise**2)
-    return found, count
+    gram[:count, :count] = flat @ flat.T + np.diag(window.noise**2)
+    return gram, count
 
 
 def mixture(products: Floats, drift: float = 0.0) -> Floats:
@@ -213,7 +213,7 @@ def weights_of(parts: Sequence[tuple[Floats, int]], objective: Objective) -> Flo
     count = 0 if no_certificate(objective, are_linear=True) else min(number for _, number in parts)
     drift = 0.0 if objective.kind.is_quadratic else DRIFT
     count = -(-count // 2) if drift else count
-    return mixture(np.asarray(sum(found[:count, :count] for found, _ in parts)), drift)
+    return mixture(np.asarray(sum(gram[:count, :count] for gram, _ in parts)), drift)
 
 
 def witness(weights: Floats, window: Window | None, block: Floats) -> Floats:
@@ -226,10 +226,10 @@ def witness(weights: Floats, window: Window | None, block: Floats) -> Floats:
 def scores_of(features: NDArray[Any], blocks: Floats) -> Floats:
     """The scores ``[n, k C]`` of rows, by each of the blocks ``[k, D, C]`` in turn, in float64."""
     side_by_side = np.concatenate([*blocks], axis=1)
-    found = np.empty((len(features), side_by_side.shape[1]))
+    scores = np.empty((len(features), side_by_side.shape[1]))
     for part, rows in _chunks(features):
-        found[part] = rows @ side_by_side
-    return found
+        scores[part] = rows @ side_by_side
+    return scores
 
 
 def pull_back(features: NDArray[Any], slopes: Floats) -> Floats:
@@ -296,9 +296,9 @@ class SiloSide(NamedTuple):
     @classmethod
     def of_any(cls, pulled: Any, block: Any, l2: float) -> Self:
         """Of a block that is not linear, from the gradient of the mean loss by its parameters: nothing is proven."""
-        both = zip(leaves_of(pulled), leaves_of(block), strict=True)
+        pairs = zip(leaves_of(pulled), leaves_of(block), strict=True)
         full = sum(
-            float(((np.asarray(own, np.float64) + l2 * np.asarray(leaf, np.float64)) ** 2).sum()) for own, leaf in both
+            float(((np.asarray(own, np.float64) + l2 * np.asarray(leaf, np.float64)) ** 2).sum()) for own, leaf in pairs
         )
         return cls(0.0, 0.0, full)
 
@@ -394,15 +394,15 @@ def rounded_up(number: float) -> str:
     return f"{float((Decimal(number) / step).to_integral_value(ROUND_CEILING) * step):.2g}"
 
 
-def gap_of(train_loss: float, found: Certificate, before: Sequence[float]) -> float | None:
+def gap_of(train_loss: float, certificate: Certificate, before: Sequence[float]) -> float | None:
     """The most that the model can be above the best one; None if nothing is proven.
 
     Args:
         train_loss: as the history has it.
         before: what earlier certificates proved: a bound is one for ever.
     """
-    bound = max(_finite([found.bound, *before]), default=-np.inf)
-    loss = max(train_loss, found.loss)
+    bound = max(_finite([certificate.bound, *before]), default=-np.inf)
+    loss = max(train_loss, certificate.loss)
     # The subtraction is rounded, too.
     gap = max(loss - bound, 0.0) + EPSILON * abs(loss)
     return float(gap) if np.isfinite(gap) else None

@@ -162,7 +162,9 @@ def round_ends(works: Sequence[Work], overlap: Overlap, rounds: int) -> list[flo
 def seconds_per_round(works: Sequence[Work], overlap: Overlap = IN_STEP) -> float:
     """What a round takes in the long run."""
     ends, pattern = _until_settled(tuple(works), overlap)
-    return (ends[-1] - ends[-1 - pattern]) / pattern
+    lasting = (ends[-1] - ends[-1 - pattern]) / pattern
+    # An uplink that is a little slower than all else falls behind over very many rounds before it is the limit.
+    return max(lasting, *(work.upload for work in works)) if len(works) > 1 else lasting
 
 
 def seconds_after(works: Sequence[Work], overlap: Overlap, rounds: int) -> float:

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from tdcd.core.codecs.codec import scores_codec
+from tdcd.core.codecs.codec import Bounded, scores_codec
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 
 if TYPE_CHECKING:
@@ -241,6 +241,12 @@ class Round:
         """The form of clients' blocks, if a hub can use nothing but their sum."""
         codec = self.codec("block", "client_to_hub", self.scored_at(0))
         return codec if isinstance(codec, FixedBlocks) else None
+
+    @property
+    def bounded(self) -> tuple[Bounded | None, Bounded | None]:
+        """The forms of what hubs send of samples, and of clients' blocks, where they have a range; else None."""
+        samples = self.codec("phi", "hub_to_hub") if self.encrypted is None else self.encrypted
+        return samples if isinstance(samples, Bounded) else None, self.summed_blocks
 
     def answers(self) -> dict[FlowName, FlowName]:
         """By flow down, in the order of a round: the flow up with which clients answer it, which is the next one.

@@ -95,7 +95,7 @@ class Variant:
 
     @property
     def remembers_rounds(self) -> bool:
-        """Whether hubs remember their last rounds, all the same ones, and may tell each other of their gradients."""
+        """Whether hubs remember their last rounds, all the same ones, and may send each other products of gradients."""
         update = self.hub_update.update if isinstance(self.hub_update, Steered) else self.hub_update
         are_slow = any(period > 1 for period in getattr(self.timing, "periods", ()))
         return hasattr(update, "window") and self.summed_phi is None and not are_slow

@@ -384,8 +384,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         tables = {str(silo): arrow_of(frame, f"frame '{silo}'") for silo, frame in frames.items()}
         sections = silo_sections(tables, id_column, label, weight, self._clients_of([*tables]), self.labels)
         values = next(table.column(label) for table in tables.values() if label in table.column_names)
-        found = {canonical_label(value): value for value in values.drop_null().unique().to_pylist()}
-        different = dict(sorted(found.items()))
+        classes = {canonical_label(value): value for value in values.drop_null().unique().to_pylist()}
+        different = dict(sorted(classes.items()))
         loss = self._chosen_loss(len(different))
         weights = self._class_weights({value: name for name, value in different.items()})
         result = self._train(sections, tables, loss, weights, (), align=id_column is not None)
@@ -531,10 +531,10 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         first, holder = next(iter(tables)), holders[0]
         known = self._labels_by_id(holder, tables[holder], ids[holder] if by_id else PLACE, self._label)
         order = self._labels_by_id(first, tables[first], ids[first] if by_id else PLACE, None)
-        lacking = [one for one in order if one not in known]
+        lacking = [sample for sample in order if sample not in known]
         if lacking:
             raise ValueError(f"frame '{holder}' has no row with the id {lacking[0]!r}, and frame '{first}' has")
-        return [known[one] for one in order]
+        return [known[sample] for sample in order]
 
     def _labels_by_id(self, silo: str, table: pa.Table, id_column: str, label: str | None) -> dict[str, Any]:
         columns = Columns(id_column, label, (), dialect=self.model_.part(silo).columns.dialect)
@@ -549,14 +549,14 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             *rows, intercept = self.model_.coefficients().rows
         except ValueError as error:
             raise AttributeError(f"there are no coefficients: {error}") from None
-        found = {(row.silo, row.column): row.values for row in rows}
-        several = [column for silo, column in self._features if silo and (silo, column) not in found]
-        if several:
+        coefficients = {(row.silo, row.column): row.values for row in rows}
+        without = [column for silo, column in self._features if silo and (silo, column) not in coefficients]
+        if without:
             raise AttributeError(
-                f"column '{several[0]}' has a coefficient for each of its levels or bins: see model_.coefficients()"
+                f"column '{without[0]}' has a coefficient for each of its levels or bins: see model_.coefficients()"
             )
         unused = np.zeros_like(intercept.values)
-        return np.stack([found.get(feature, unused) for feature in self._features]), intercept.values
+        return np.stack([coefficients.get(feature, unused) for feature in self._features]), intercept.values
 
     @property
     def feature_importances_(self) -> NDArray[np.float64]:
@@ -769,7 +769,7 @@ def _spread(result: Result) -> dict[tuple[str, str], float] | str:
     """For linear blocks, the standard deviation of what each column of each silo adds to the scores over the training
     rows; of others, why there is none. Of several classes, what all scores have in common does not count.
     """
-    found = {}
+    spreads = {}
     for silo, block in zip(result.federation.silos, result.simulation.blocks, strict=True):
         if not isinstance(block, Linear):
             return f"silo '{silo.name}' has a block of kind '{type(block).__name__.lower()}'"
@@ -779,9 +779,9 @@ def _spread(result: Result) -> dict[tuple[str, str], float] | str:
         for column, encoding in preparation_of(silo).parts.items():
             own = slice(start, start + len(encoding.names(column)))
             parts = np.asarray(silo.features[:, own], np.float64) @ weights[own]
-            found[silo.name, column] = float(np.sqrt(parts.var(axis=0).sum()))
+            spreads[silo.name, column] = float(np.sqrt(parts.var(axis=0).sum()))
             start = own.stop
-    return found
+    return spreads
 
 
 def _refuse_columns(id_column: Any, label: Any) -> None:
@@ -792,7 +792,7 @@ def _refuse_columns(id_column: Any, label: Any) -> None:
 
 def _check_target(loss: str, targets: Sequence[str], kind: str) -> None:
     """Refuse a loss that predicts something else; one that does not exist is refused with the other settings."""
-    fitting = [name for name, one in LOSSES.items() if one.target in targets]
+    fitting = [name for name, own in LOSSES.items() if own.target in targets]
     if loss in LOSSES and loss not in fitting:
         raise ValueError(f"loss = {loss!r}: {kind} takes {' or '.join(map(repr, fitting))}")
 
@@ -862,14 +862,16 @@ def _columns_by_silo(
         if not isinstance(columns, Sequence | np.ndarray):
             raise ValueError(f"silos: '{silo}' has {given!r}, not a list of columns")
         chosen[silo] = []
-        for one in columns:
-            if isinstance(one, str) and one not in names:
-                raise ValueError(f"silos: '{silo}' has the column '{one}', which X has not; it has {', '.join(names)}")
-            if not isinstance(one, str) and not 0 <= one < len(names):
+        for column in columns:
+            if isinstance(column, str) and column not in names:
                 raise ValueError(
-                    f"silos: '{silo}' has the column number {one}, and X has {counted(len(names), 'column')}"
+                    f"silos: '{silo}' has the column '{column}', which X has not; it has {', '.join(names)}"
                 )
-            name = one if isinstance(one, str) else names[one]
+            if not isinstance(column, str) and not 0 <= column < len(names):
+                raise ValueError(
+                    f"silos: '{silo}' has the column number {column}, and X has {counted(len(names), 'column')}"
+                )
+            name = column if isinstance(column, str) else names[column]
             if name in taken:
                 raise ValueError(f"silos: column '{name}' is given to '{taken[name]}' and to '{silo}'")
             taken[name] = silo
@@ -926,5 +928,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple | list | np.ndarray):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value

@@ -29,7 +29,7 @@ from tdcd.records.model_file import read_block
 from tdcd.records.run_folder import FederationFacts, RecordedRun, RunFolder, SiloFacts
 
 if TYPE_CHECKING:
-    from tdcd.tables.overlap import Presence
+    from tdcd.tables.overlap import PresenceCounts
 
 LINKS = {"client_to_hub": "client to hub", "hub_to_client": "hub to client", "hub_to_hub": "hub to hub"}
 
@@ -654,7 +654,7 @@ def alignment_table(silos: Mapping[str, SiloIds]) -> TextTable:
     return TextTable(["silo", "ids", "common ids", "rows lost", "labels before", "labels after"], rows)
 
 
-def presence_table(presence: "Presence") -> TextTable:
+def presence_table(presence: "PresenceCounts") -> TextTable:
     """One row per pattern: its ids, how many have a label, and what these labels are like."""
     rows = [
         [

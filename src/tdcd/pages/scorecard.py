@@ -7,12 +7,14 @@ from pathlib import Path
 
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
+from tdcd.pages.kit.chart import cut
 from tdcd.pages.kit.html import Html, escape
 from tdcd.prediction.scorecard import Scorecard, ScorecardLine
 from tdcd.records.files import SHARED, write_durably
 from tdcd.tables.encodings import BLANK, Cell
 
-# Lengths are in the drawing's own units; the page scales it.
+# The kit's bars lie in rows, and its style sheet colours them. Here bins stand side by side, with numbers between them,
+# and a drawing also goes into pictures without that sheet, so it brings its colours. Lengths are in its own units.
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LETTER = 460, 190, 44, 10, 34, 6.2
 _ROW, _LONGEST_NAME = 18, 18
 _GAP = 0.12
@@ -195,9 +197,8 @@ def _lying(lines: Sequence[ScorecardLine]) -> tuple[str, int]:
     parts = []
     for place, line in enumerate(lines):
         top, name = _TOP + place * _ROW, line.cell.level
-        shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
         parts += [
-            f'<text x="{left - 6:.1f}" y="{top + 13}" text-anchor="end">{escape(shown)}</text>',
+            f'<text x="{left - 6:.1f}" y="{top + 13}" text-anchor="end">{escape(cut(name, _LONGEST_NAME))}</text>',
             _bar(line, min(x(0), x(line.value)), top + 3, abs(x(line.value) - x(0)), _ROW - 5),
             f'<text x="{max(x(0), x(line.value)) + 5:.1f}" y="{top + 13}">{line.value:+.3g}</text>',
         ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tdcd.core.words import are, counted, duration
 from tdcd.pages.kit import html
+from tdcd.pages.kit.chart import cut
 from tdcd.pages.kit.html import Html, escape
 from tdcd.records.run_folder import RecordedRun
 from tdcd.records.timeline import TIMELINE, Span, Timeline
@@ -14,7 +15,8 @@ from tdcd.records.timeline import TIMELINE, Span, Timeline
 MOST_BARS = 128
 """The most bars of one lane; of more spans, neighbours are drawn as one."""
 
-# Lengths are in the drawing's own units; the page scales it.
+# The kit's charts are curves and bars over numbers. Lanes of stacked bars over the time of day, and a grid of ages, are
+# drawn here alone. Lengths are in the drawing's own units; the page scales it.
 _WIDTH, _LEFT, _RIGHT = 960, 160, 22
 _LEGEND, _BAR, _LANE, _AXIS = 34, 44, 84, 34
 _MARK_GAP, _LETTERS = 76, 18
@@ -142,13 +144,12 @@ def _time(seconds: float, step: float) -> str:
 
 
 def _lane_svg(lane: Lane, scale: _Scale, top: float) -> str:
-    name = lane.silo if len(lane.silo) <= _LETTERS else lane.silo[: _LETTERS - 1] + "…"
     spans = _drawn(lane.timeline.spans)
     low, high = scale.x(spans[0].start), scale.x(spans[-1].end)
     return "\n".join(
         [
             f"<g><title>{escape(lane.in_words())}</title>",
-            f'<text class="name" x="0" y="{top + 16}">{escape(name)}</text>',
+            f'<text class="name" x="0" y="{top + 16}">{escape(cut(lane.silo, _LETTERS))}</text>',
             f'<text x="0" y="{top + 33}">worked {lane.percent_worked} %</text>',
             f'<text class="note" x="0" y="{top + 48}">{escape(lane.note)}</text></g>',
             f'<rect class="away" x="{low:.2f}" y="{top}" width="{high - low:.2f}" height="{_BAR}"/>',
@@ -272,10 +273,9 @@ def ages_svg(ages: Ages, silos: Sequence[int]) -> Html:
     rows = []
     for row, silo in enumerate(silos):
         top, name = _TOP + row * _ROW, ages.silos[silo]
-        cut = name if len(name) <= _LETTERS else name[: _LETTERS - 1] + "…"
         rows.append(
             f"<g><title>{escape(f'phi of {name}: {ages.in_words(silo)}')}</title>"
-            f'<text class="name" x="0" y="{top + 13}">{escape(cut)}</text>'
+            f'<text class="name" x="0" y="{top + 13}">{escape(cut(name, _LETTERS))}</text>'
             f'<text class="note" x="0" y="{top + 28}">{ages.in_words(silo)}</text>'
         )
         for index in range(shown):

@@ -13,26 +13,17 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.codecs.codec import Bounded
 from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
 from tdcd.core.round import Round
 from tdcd.federation.silos import Silo
 
 
-def bounded(flows: Round) -> tuple[Any, Any]:
-    """The forms of what hubs send of samples, and of clients' blocks, where they have a range; else None."""
-    phi, slopes = flows.codec("phi", "hub_to_hub"), flows.encrypted
-    blocks = flows.codec("block", "client_to_hub", flows.scored_at(0))
-    forms = phi if slopes is None else slopes, blocks
-    return forms[0] if isinstance(forms[0], Bounded) else None, blocks if isinstance(blocks, Bounded) else None
-
-
 def start_largest(flows: Round, dtype: str) -> Any:
     """``[2, N]``: the largest magnitudes of phi, or of slopes if those are encrypted, and of blocks before round 0;
     ``()`` where no form has a range.
     """
-    return np.zeros((2, flows.num_silos), dtype) if any(form is not None for form in bounded(flows)) else ()
+    return np.zeros((2, flows.num_silos), dtype) if any(form is not None for form in flows.bounded) else ()
 
 
 def magnitudes_of(blocks: Tree) -> Array:
@@ -75,7 +66,7 @@ def check_largest(flows: Round, silos: Sequence[Silo], largest: Any) -> None:
         largest: ``[..., 2, N]``, the largest magnitudes of phi and of blocks.
     """
     magnitudes = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
-    for form, each in zip(bounded(flows), magnitudes, strict=True):
+    for form, each in zip(flows.bounded, magnitudes, strict=True):
         for silo, number in zip(silos, each, strict=True):
             if form is not None:
                 form.check(f"silo '{silo.name}'", float(number))

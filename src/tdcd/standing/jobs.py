@@ -81,7 +81,7 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
 
 @dataclass
 class JobState:
-    """What parties have said of a job."""
+    """What parties have stated about a job."""
 
     offer: Offer
     proposal: SignedEntry

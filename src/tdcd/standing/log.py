@@ -84,7 +84,7 @@ class Log:
         return True
 
     def append(self, party: str, signer: EntrySigner, statement: Statement) -> SignedEntry:
-        """Sign a statement as the party's next entry, and keep it; what was said before stays said."""
+        """Sign a statement as the party's next entry, and keep it; earlier entries stay."""
         with self._locked():
             self.refresh()
             chain = self.chains[party]

@@ -53,7 +53,7 @@ class Desk:
     """A party's side of the dialogue between services, over one transport."""
 
     def __init__(self, home: Home, transport: Transport, clock: Callable[[], float] = time.time) -> None:
-        """Nobody is here yet."""
+        """No other party is here yet."""
         self.home, self.endpoint, self._clock = home, Endpoint(transport, clock), clock
         self._counts: dict[str, Mapping[str, int]] = {}
         """By party that is here: how many entries of each chain it has."""

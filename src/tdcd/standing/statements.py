@@ -13,7 +13,7 @@ from tdcd.runtime.messages.wire import RejectedMessage
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 PartyName = Annotated[str, Meta(pattern=r"^(hub|client)(\.[A-Za-z0-9][A-Za-z0-9_-]{0,23}){1,2}$")]
-Seconds = Annotated[int, Meta(ge=0, lt=2**37)]
+Timestamp = Annotated[int, Meta(ge=0, lt=2**37)]
 Number = Annotated[int, Meta(ge=0, lt=2**16)]
 """Of an entry in its chain; a chain has no more."""
 Words = Annotated[str, Meta(max_length=1000)]
@@ -39,7 +39,7 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Annotated[tuple[Step, ...], Meta(min_length=1, max_length=2)]
     purpose: Words
     contact: Words
-    expires: Seconds
+    expires: Timestamp
     """When it must have begun."""
     nonce: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 
@@ -59,7 +59,7 @@ class Approved(_Signed, frozen=True, tag="approved"):
     """The party's organisation agrees to a job that begins before ``expires``."""
 
     job: Sha256
-    expires: Seconds
+    expires: Timestamp
     by: Literal["person", "policy"]
 
 
@@ -120,7 +120,7 @@ class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     number: Number
     previous: Sha256
     """The digest of the party's entry before."""
-    time: Seconds
+    time: Timestamp
     statement: Statement
 
     @property

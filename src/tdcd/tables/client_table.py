@@ -19,7 +19,7 @@ from tdcd.tables.errors import TableError
 from tdcd.tables.label_privacy import EPSILON_COLUMN, classes_of, with_noise
 from tdcd.tables.labels import FEW, canonical_label, encode, in_words
 from tdcd.tables.overlap import (
-    Presence,
+    PresenceCounts,
     alignment,
     are_amounts,
     common_ids,
@@ -327,7 +327,7 @@ class Readiness:
     """What is allowed, but may be a mistake."""
     overlap: dict[str, SiloIds] = field(default_factory=dict)
     """The common ids of each silo with a table here."""
-    presence: Presence | None = None
+    presence: PresenceCounts | None = None
     """Which silos have which ids, of those with a table here."""
 
     @property
@@ -364,7 +364,7 @@ def check_tables(config: Config) -> Readiness:
         raise ConfigError([f"no table of the silos is on this machine, such as {named}; give --silo, --client, --data"])
     errors += [error for section in config.silos for error in held_twice(section, held.get(section.name, []))]
     overlap: dict[str, SiloIds] = {}
-    presence: Presence | None = None
+    presence: PresenceCounts | None = None
     if len(held) > 1 and not errors:
         everywhere = set.intersection(*({sample for part in parts for sample in part.ids} for parts in held.values()))
         amounts = are_amounts(config, [part for parts in held.values() for part in parts])

@@ -69,7 +69,7 @@ def left_out_by_spelling(config: Config, tables: Mapping[str, Sequence[RawRows]]
 
 def labelled_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[str]:
     """The ids that have a label, whichever silos know them: those of the first silo with labels in order, then those
-    of the next one that the first lacks, and so on. Every hub can tell this order from the order of each silo's ids.
+    of the next one that the first lacks, and so on. Every hub can work this out from the order of each silo's ids.
     """
     known: dict[str, None] = {}
     for section in config.silos:
@@ -105,7 +105,7 @@ class PatternIds(NamedTuple):
         return f"{where} {self.ids:,}" + ("" if self.labels is None else f" (mean label {self.labels:.4g})")
 
 
-class Presence(NamedTuple):
+class PresenceCounts(NamedTuple):
     """Which silos have which ids, see :func:`presence_by_pattern`."""
 
     num_silos: int
@@ -122,7 +122,7 @@ class Presence(NamedTuple):
         return ", ".join(pattern.in_words(self.num_silos) for pattern in self.patterns)
 
 
-def presence_by_pattern(tables: Mapping[str, Sequence[RawRows]], *, amounts: bool | None) -> Presence:
+def presence_by_pattern(tables: Mapping[str, Sequence[RawRows]], *, amounts: bool | None) -> PresenceCounts:
     """The ids of all silos' tables by the silos that have them, and their labels.
 
     Args:
@@ -151,7 +151,7 @@ def presence_by_pattern(tables: Mapping[str, Sequence[RawRows]], *, amounts: boo
         patterns.append(PatternIds(silos, count, len(own), figures))
     groups: dict[tuple[str, ...], Any] = {(str(kind),): own for kind, own in numbers.items()}
     selection = "" if amounts is None else selection_in_words(groups, len(names), amounts=amounts)
-    return Presence(len(names), patterns, selection)
+    return PresenceCounts(len(names), patterns, selection)
 
 
 def alignment(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tdcd.tracking.tracker import Ending, MissingExtraError, TrackedPoint
+from tdcd.tracking.tracker import MissingExtraError, RunEnding, TrackedPoint
 
 LONGEST_VALUE, PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 6000, 100, 1000
 """MLflow's own limits."""
@@ -19,7 +19,7 @@ WAYS = (
     "as installed, tdcd[mlflow] takes --at http://HOST:PORT, a server's address, and --at FOLDER; a database, which is "
     "MLflow's own default, needs the whole of MLflow: pip install mlflow"
 )
-_STATUS: dict[Ending, str] = {"finished": "FINISHED", "diverged": "FAILED", "unfinished": "KILLED"}
+_STATUS: dict[RunEnding, str] = {"finished": "FINISHED", "diverged": "FAILED", "unfinished": "KILLED"}
 
 
 class MlflowTracker:
@@ -81,7 +81,7 @@ class MlflowTracker:
         with self._taken():
             self._client.log_artifact(self._run, str(path), folder or None)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: RunEnding) -> None:
         """End MLflow's run."""
         with self._taken():
             self._client.set_terminated(self._run, _STATUS[ending])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tdcd.records.files import read_plain
-from tdcd.tracking.tracker import Ending, MissingExtraError, TrackedPoint
+from tdcd.tracking.tracker import MissingExtraError, RunEnding, TrackedPoint
 
 SHOWN = (".toml", ".json")
 """Files that are shown as text; TensorBoard keeps no others."""
@@ -48,7 +48,7 @@ class TensorboardTracker:
             text = read_plain(path).decode()
             self._writer.add_text(path.name, "\n".join(f"    {line}" for line in text.splitlines()), 0)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: RunEnding) -> None:
         """Close the files."""
         self._writer.add_text("ended", ending, 0)
         self._writer.close()

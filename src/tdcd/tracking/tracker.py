@@ -13,7 +13,7 @@ from tdcd.records.manifest import Manifest, covered
 from tdcd.records.outcome import Stopping, verdict
 from tdcd.records.run_folder import RunFolder
 
-Ending = Literal["finished", "diverged", "unfinished"]
+RunEnding = Literal["finished", "diverged", "unfinished"]
 
 
 class TrackedPoint(NamedTuple):
@@ -40,7 +40,7 @@ class Tracker(Protocol):
     def file(self, path: Path, folder: str) -> None:
         """Take a file, to be kept in ``folder``; empty for the top."""
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: RunEnding) -> None:
         """Close; nothing follows."""
 
 
@@ -91,7 +91,7 @@ class HistoryLines:
 
 def track(
     run: RunFolder, tracker: Tracker, *, live: bool = False, should_stop: Callable[[], bool] = lambda: False
-) -> Ending:
+) -> RunEnding:
     """Send all that is in a run folder to a tracker; if it is ``live``, until the run ends. Returns how it ended."""
     # Refused before anything is sent: settings and figures are read from these files, too.
     _files(run)
@@ -138,7 +138,7 @@ def _is_over(run: RunFolder) -> bool:
         return _ending(run) != "unfinished"
 
 
-def _ending(run: RunFolder) -> Ending:
+def _ending(run: RunFolder) -> RunEnding:
     history = run.records()
     stopping = Stopping.of(run.config())
     if not history or not stopping.is_complete(history):

@@ -16,6 +16,8 @@ from tdcd.core.trees import leaves_of
 
 Wire = Mapping[str, Any]
 """Named arrays, as they are sent."""
+Layout = dict[str, tuple[str, tuple[int, ...]]]
+"""The dtype and shape of every array that is sent, by name."""
 WIRE_DTYPES = ("float64", "float32", "int64", "int32", "uint32", "int8", "uint8")
 """The dtypes that real parties can send; a simulation takes any."""
 BETWEEN_HUBS, TO_CLIENTS, TO_HUB, BLOCKS = range(4)
@@ -102,7 +104,7 @@ class Codec(Protocol):
         """What was sent to the phi that its receivers use."""
         ...
 
-    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """The dtype and shape of every array that is sent for phi of this shape: the ledger counts their bytes, and a
         party refuses anything else. Real parties send :data:`WIRE_DTYPES`.
         """
@@ -124,7 +126,7 @@ class Identity:
         phi: Array = sent["phi"]
         return phi
 
-    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """One array."""
         return {"phi": (dtype, shape)}
 

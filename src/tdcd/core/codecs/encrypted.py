@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tdcd.core.codecs.codec import Layout
 from tdcd.core.codecs.fixed_point import BeyondRangeError
 from tdcd.core.lazy import Array, library_of
 
@@ -30,7 +31,6 @@ FRACTION_BITS = 11
 LARGEST_FEATURE, LARGEST_SLOPE = 128.0, 16.0
 SEED_BYTES = 64
 """Half of a fresh ciphertext follows from so many bytes."""
-Layout = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def feature_beyond(whose: str, magnitude: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from tdcd.core.choices import MASK_RANGE
-from tdcd.core.codecs.codec import Sending, Wire
+from tdcd.core.codecs.codec import Layout, Sending, Wire
 from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, map_tree
@@ -115,7 +115,7 @@ class FixedPoint:
         """The scores of an evaluation are in fixed point, too."""
         return self
 
-    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """Four bytes per number."""
         return {"phi": ("uint32", shape)}
 

@@ -14,7 +14,7 @@ What this is worth as (epsilon, delta) is not counted here.
 from dataclasses import dataclass
 from typing import Self
 
-from tdcd.core.codecs.codec import Sending, Wire
+from tdcd.core.codecs.codec import Layout, Sending, Wire
 from tdcd.core.lazy import Array, jax, jnp
 
 
@@ -56,6 +56,6 @@ class GaussianNoise:
         phi: Array = sent["phi"]
         return phi
 
-    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """One array."""
         return {"phi": (dtype, shape)}

@@ -9,7 +9,7 @@ regression stay unbiased.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tdcd.core.codecs.codec import Sending, Wire, half_open
+from tdcd.core.codecs.codec import Layout, Sending, Wire, half_open
 from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, like, map_tree
@@ -56,7 +56,7 @@ class Quantised:
         decoded: Array = width * (whole.astype(width.dtype) - dither)
         return decoded
 
-    def layout(self, shape: tuple[int, ...], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """See :meth:`tdcd.core.codecs.codec.Codec.layout`."""
         *rows, columns = shape
         size = columns

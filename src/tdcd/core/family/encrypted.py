@@ -1,4 +1,4 @@
-r"""Labels at one silo, and slopes that nobody else can read: federation.protect_labels = "encrypt".
+r"""Labels at one silo, and slopes that no other party can read: federation.protect_labels = "encrypt".
 
 As in :mod:`tdcd.core.family.labels`, the hub with the labels gathers the other silos' phi and works out the slope
 :math:`\delta` of every sample's loss. It sends the slopes encrypted, with a key that it alone has. The gradient of a

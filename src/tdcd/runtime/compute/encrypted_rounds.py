@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.codecs.encrypted import EncryptedSums, Layout, slope_beyond
+from tdcd.core.codecs.codec import Layout
+from tdcd.core.codecs.encrypted import EncryptedSums, slope_beyond
 from tdcd.runtime.compute import encryption
 from tdcd.runtime.compute.encryption import SlopeKey
 from tdcd.runtime.job import Job, UnfitLabels

@@ -16,7 +16,7 @@ from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm, certificate, lazy
 from tdcd.core.algorithm import Descent
 from tdcd.core.certificate import Samples
-from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB
+from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB, Layout
 from tdcd.core.family.scaled import mean_products
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.lazy import compiled
@@ -30,7 +30,7 @@ from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.encrypted_rounds import EncryptedRounds
-from tdcd.runtime.compute.links import MEMORY, Layout, Links, precision
+from tdcd.runtime.compute.links import MEMORY, Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex
 from tdcd.runtime.compute.secure_sums import Masks, What, add_steps
 from tdcd.runtime.job import NONE_ABSENT, IncompatibleParties, Job
@@ -44,7 +44,7 @@ class Holdings(NamedTuple):
     places: list[NDArray[np.int64]]
     """Per client: where its samples are."""
     slots: NDArray[np.int64]
-    """``[1, E * B]``: where each sample is if the clients' rows follow one another, and last those that nobody has."""
+    """``[1, E * B]``: where each sample is if the clients' rows follow one another; last those that no client has."""
 
 
 def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
@@ -58,8 +58,8 @@ def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.in
 
 def absent_in(parts: Sequence[Arrays], name: str = "absent") -> NDArray[np.bool_] | None:
     """The samples that are absent in at least one hub's part; None if no hub lacks any."""
-    found = [part[name] for part in parts if name in part]
-    return np.logical_or.reduce(found) if found else None
+    masks = [part[name] for part in parts if name in part]
+    return np.logical_or.reduce(masks) if masks else None
 
 
 class PartLayout(NamedTuple):
@@ -173,15 +173,15 @@ class HubCompute:
 
     def _layouts(self) -> dict[tuple[FlowName, int], PartLayout]:
         sizes = {name: (size,) for name, size in self._num_scored.items()}
-        found: dict[tuple[FlowName, int], PartLayout] = {}
+        layouts: dict[tuple[FlowName, int], PartLayout] = {}
         for flow in (*self.round.between_hubs(), *self.round.ending):
             is_scored = flow in self.round.evaluation
             for silo in range(self.round.num_silos):
                 if not flow.is_of(silo):
                     continue
-                layout = found.setdefault((flow.within or flow.name, silo), PartLayout({}, {}))
+                layout = layouts.setdefault((flow.within or flow.name, silo), PartLayout({}, {}))
                 if flow.carries == "encrypted":
-                    # Known when all hubs have said how large their silos are.
+                    # Known when all hubs have sent how large their silos are.
                     continue
                 if flow.carries == "vector":
                     layout.arrays[flow.name] = flow.dtype or self.settings.dtype, (flow.width,)
@@ -195,7 +195,7 @@ class HubCompute:
                 elif flow.carries == "samples":
                     layout.arrays.update(self._layout(flow))
                     layout.masks["absent"] = self.num_exchanged * self.batch_size
-        return found
+        return layouts
 
     def meet(self, parameters: Sequence[int]) -> None:
         """Take the number of parameters of every silo's block, of which the sizes of encrypted sums follow."""
@@ -281,7 +281,7 @@ class HubCompute:
         slots, everywhere = np.empty_like(orders), np.arange(orders.shape[1])
         for slot, order in zip(slots, orders, strict=True):
             slot[order] = everywhere
-        counts = [np.bincount(one, minlength=self.num_clients)[: self.num_clients] for one in holders]
+        counts = [np.bincount(clients, minlength=self.num_clients)[: self.num_clients] for clients in holders]
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
         return [Holdings(its, slots[index : index + 1]) for index, its in enumerate(places)]
@@ -331,17 +331,17 @@ class HubCompute:
             return self._encrypted_slopes(self.encrypted, round_index, parts)
         absent = absent_in(parts)
         # All of those silos get the same.
-        found = {"slope": self._passed(0 if self.silo else 1, round_index, parts)}
+        arrays = {"slope": self._passed(0 if self.silo else 1, round_index, parts)}
         if self._sends_weights:
             assert self._weights is not None
-            found["weights"] = self._weights.take(self._draws(round_index)).astype(self.settings.dtype)
+            arrays["weights"] = self._weights.take(self._draws(round_index)).astype(self.settings.dtype)
         if absent is None:
-            return found
+            return arrays
         missing = absent.reshape(self.phi_shape[:2])
-        found["slope"] = np.where(missing[..., None], 0, found["slope"])
+        arrays["slope"] = np.where(missing[..., None], 0, arrays["slope"])
         if self._sends_weights:
-            found["weights"] = np.where(missing, 0, found["weights"])
-        return {**found, "absent": absent.astype(np.uint8)}
+            arrays["weights"] = np.where(missing, 0, arrays["weights"])
+        return {**arrays, "absent": absent.astype(np.uint8)}
 
     def _encrypted_slopes(self, encrypted: EncryptedRounds, round_index: int, parts: Sequence[Arrays]) -> Arrays:
         """The same, encrypted; nothing if a score is not finite."""
@@ -418,8 +418,8 @@ class HubCompute:
         """
         shape, places = (self.num_exchanged, self.batch_size), self.holdings(round_index).places
         is_absent = [client in without for client in range(self.num_clients)]
-        found = mask_of(math.prod(shape), is_absent, places) if absent is None else absent.astype(np.uint8)
-        missing = found.reshape(shape)
+        mask = mask_of(math.prod(shape), is_absent, places) if absent is None else absent.astype(np.uint8)
+        missing = mask.reshape(shape)
         present = self.batch_size - missing.sum(axis=1, dtype=np.int32)
         rows = np.array([self._held.sum() - self._held[[*without]].sum()], np.int64)
         return [{"absent": missing.ravel()[place], "present": present, "rows": rows} for place in places]
@@ -458,14 +458,14 @@ class HubCompute:
 
     def carried_in(self, leaves: Arrays) -> list[Tree]:
         """The clients' memories of a checkpoint; refuses others."""
-        found = []
+        memories = []
         for client, first in enumerate(self.carried):
             names = [f"{CARRIED}{client}.{name}" for name in named_leaves(first)]
             wrong = [name for name in names if name not in leaves]
             if wrong:
                 raise IncompatibleParties(f"the checkpoint lacks '{wrong[0]}', a client's memory: start over")
-            found.append(like(first, [leaves[name] for name in names]))
-        return found
+            memories.append(like(first, [leaves[name] for name in names]))
+        return memories
 
     def remembered(self, leaves: Arrays) -> Tree:
         """What the hub's update remembers, from its named arrays; refuses others."""

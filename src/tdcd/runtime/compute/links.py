@@ -14,6 +14,7 @@ from tdcd.core.codecs.codec import (
     TO_HUB,
     BlockCodec,
     Codec,
+    Layout,
     Sending,
     Wire,
     encode_scores,
@@ -33,8 +34,6 @@ from tdcd.runtime.messages.structure import Arrays
 
 MEMORY = "memory."
 """What a part calls the arrays of a client's memory, before their names."""
-Layout = dict[str, tuple[str, tuple[int, ...]]]
-"""The dtype and shape of every array that is sent, by name."""
 
 
 def precision(dtype: str) -> Any:

@@ -70,8 +70,8 @@ def pad(rows: ClientRows, values: NDArray[Any]) -> NDArray[Any]:
 def places_in(counts: NDArray[np.int32], width: int) -> NDArray[np.int64]:
     """Where rows are among the E * P padded places, if each minibatch's rows are the first of its P places."""
     starts = width * np.arange(len(counts)) - (np.cumsum(counts) - counts)
-    found: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts, counts)
-    return found
+    places: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts, counts)
+    return places
 
 
 def flat(padded: NDArray[Any]) -> NDArray[Any]:

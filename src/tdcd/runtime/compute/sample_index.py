@@ -84,7 +84,7 @@ class Enrolment:
 
     def is_same(self, other: "Enrolment") -> bool:
         """Whether another enrolment has the same rows."""
-        labels = [None if one.labels is None else list(one.labels) for one in (self, other)]
+        labels = [None if enrolment.labels is None else list(enrolment.labels) for enrolment in (self, other)]
         return self.rows == other.rows and self.ids == other.ids and labels[0] == labels[1]
 
 
@@ -289,32 +289,34 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config, listed: Sam
 
     Args:
         listed: the silo's part of the list of all samples, where silos lack some; what the labels mean is known when
-            all hubs with labels have said theirs, see :func:`with_labels`.
+            all hubs with labels have sent theirs, see :func:`with_labels`.
     """
-    names, found = list(enrolments), list(enrolments.values())
+    names, enrolled = list(enrolments), list(enrolments.values())
     for name, enrolment in enrolments.items():
-        if enrolment.is_table != found[0].is_table or enrolment.target != found[0].target:
+        if enrolment.is_table != enrolled[0].is_table or enrolment.target != enrolled[0].target:
             raise IncompatibleParties(
                 f"{names[0]} and {name} have different kinds of data: give all clients the same kind of file"
             )
-    every = [one for enrolment in found for one in enrolment.ids]
-    holder = np.repeat(np.arange(len(found), dtype=np.int32), [len(enrolment.ids) for enrolment in found])
+    every = [sample_id for enrolment in enrolled for sample_id in enrolment.ids]
+    holder = np.repeat(np.arange(len(enrolled), dtype=np.int32), [len(enrolment.ids) for enrolment in enrolled])
     order = np.asarray(id_order(every), np.int64)
     ids = [every[index] for index in order]
     for before, after, left, right in zip(ids, ids[1:], order, order[1:], strict=False):
         if before == after:
             raise IncompatibleParties(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
-    bounds = np.cumsum([len(enrolment.ids) for enrolment in found])[:-1]
+    bounds = np.cumsum([len(enrolment.ids) for enrolment in enrolled])[:-1]
     if listed is not None:
         return _listed(enrolments, every, np.split(np.arange(len(every)), bounds), listed, config)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    labels = None if found[0].labels is None else _labels(found, order, config)
-    masks = [enrolment.held_out for enrolment in found if enrolment.held_out is not None]
-    held_out = np.concatenate(masks)[order] if len(masks) == len(found) else _held_out(len(ids), labels, config)
-    meaning = None if labels is None else _meaning(labels, held_out, found[0].target, config)
+    labels = None if enrolled[0].labels is None else _labels(enrolled, order, config)
+    masks = [enrolment.held_out for enrolment in enrolled if enrolment.held_out is not None]
+    held_out = np.concatenate(masks)[order] if len(masks) == len(enrolled) else _held_out(len(ids), labels, config)
+    meaning = None if labels is None else _meaning(labels, held_out, enrolled[0].target, config)
     if meaning is not None:
-        meaning = _weighed(meaning, {name: one.weights for name, one in enrolments.items()}, order, ~held_out, config)
+        meaning = _weighed(
+            meaning, {name: enrolment.weights for name, enrolment in enrolments.items()}, order, ~held_out, config
+        )
     return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, meaning)
 
 
@@ -344,8 +346,8 @@ def _listed(
     own = None
     if next(iter(enrolments.values())).labels is not None:
         order = np.argsort(numbers)
-        weights = gathered_weights(config, {name: one.weights for name, one in enrolments.items()}, order)
-        own = Labelled(listed.numbers, _values([one.labels for one in enrolments.values()])[order], weights)
+        weights = gathered_weights(config, {name: enrolment.weights for name, enrolment in enrolments.items()}, order)
+        own = Labelled(listed.numbers, _values([enrolment.labels for enrolment in enrolments.values()])[order], weights)
     # Known only with all labels, where they are stratified; without labels here it follows from the number of samples.
     held_out = _held_out(listed.total, None, config) if own is None else np.zeros(listed.total, bool)
     index = SampleIndex(names, owner, [numbers[places] for places in rows], held_out, None, listed=listed, own=own)
@@ -403,10 +405,10 @@ def _weighed(
     """The labels with what each sample weighs, from what clients say and from its class."""
     try:
         given = gathered_weights(config, weights, order)
-        found = sample_weights(config, given, meaning.labels, (meaning.task, meaning.classes), training)
+        total = sample_weights(config, given, meaning.labels, (meaning.task, meaning.classes), training)
     except ValueError as error:
         raise UnfitLabels(str(error)) from None
-    return replace(meaning, weights=found)
+    return replace(meaning, weights=total)
 
 
 def _meaning(labels: Labels, held_out: NDArray[np.bool_], target: LabelTarget | None, config: Config) -> Meaning:
@@ -431,10 +433,10 @@ def _held_out(total: int, labels: Labels | None, config: Config) -> NDArray[np.b
         raise IncompatibleParties(str(error)) from None
 
 
-def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config) -> Labels:
+def _labels(enrolments: Sequence[Enrolment], order: NDArray[np.int64], config: Config) -> Labels:
     """The labels in sample order."""
-    values = _values([enrolment.labels for enrolment in found])[order]
-    target = found[0].target
+    values = _values([enrolment.labels for enrolment in enrolments])[order]
+    target = enrolments[0].target
     if target is not None:
         if target.classes and not 0 <= values.min() <= values.max() < len(target.classes):
             raise UnfitLabels(f"a label is class {values.max():g}, but {len(target.classes)} classes have names")
@@ -445,7 +447,7 @@ def _labels(found: Sequence[Enrolment], order: NDArray[np.int64], config: Config
 def _values(given: Sequence[Any]) -> NDArray[Any]:
     """The labels of several clients: numbers, or texts if one's are."""
     if any(isinstance(labels, list) for labels in given):
-        return np.array([str(one) for labels in given for one in labels])
+        return np.array([str(label) for labels in given for label in labels])
     return np.concatenate([np.asarray(labels) for labels in given])
 
 

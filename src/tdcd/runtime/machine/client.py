@@ -17,7 +17,7 @@ from tdcd.blocks.absent import Absent
 from tdcd.blocks.start import start_block
 from tdcd.config import ModelSection
 from tdcd.config.resolve import objective_of
-from tdcd.core.codecs.codec import TO_CLIENTS
+from tdcd.core.codecs.codec import TO_CLIENTS, Layout
 from tdcd.core.codecs.encrypted import LARGEST_FEATURE, feature_beyond
 from tdcd.core.family.scaled import products
 from tdcd.core.objective import Tree
@@ -29,7 +29,7 @@ from tdcd.runtime.compute.client_compute import ClientCompute
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.compute.encryption import SlopeSums
 from tdcd.runtime.compute.line_proof import BLOCK
-from tdcd.runtime.compute.links import MEMORY, Layout
+from tdcd.runtime.compute.links import MEMORY
 from tdcd.runtime.compute.local_steps import ClientRows, RowsLeft
 from tdcd.runtime.job import NONE_ABSENT, Job, block_beyond, scores_beyond
 from tdcd.runtime.machine.instructions import RunOutcome
@@ -311,8 +311,8 @@ class Client:
         if self.job.round.flow("products", "client_to_hub") is None:
             return None
         assert self._compute is not None
-        found = products(features).astype(self.job.settings.dtype)
-        return Array.of(self._masks.products(self._compute, found) if self._is_summed else found)
+        own = products(features).astype(self.job.settings.dtype)
+        return Array.of(self._masks.products(self._compute, own) if self._is_summed else own)
 
     def _on_block(self, message: Part) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""
@@ -351,14 +351,14 @@ class Client:
         """In place of local steps: the sum of its features times encrypted slopes."""
         form = self.job.round.encrypted
         if form is None or self._has_labels:
-            raise RejectedMessage("nobody asked for encrypted slopes")
+            raise RejectedMessage("encrypted slopes were not requested")
         if self._rows is None or self.round != message.round:
             return self.introduce()
         assert self._compute is not None
         key = form.key_layout
         sealed = take_all(message.arrays, form.slopes_layout(self._phi_width), [*key])
         if any(name in message.arrays for name in key):
-            taken = take_all({name: one for name, one in message.arrays.items() if name in key}, key)
+            taken = take_all({name: array for name, array in message.arrays.items() if name in key}, key)
             self._encrypted = SlopeSums(form, self._secret, taken)
         if self._encrypted is None:
             return self.introduce()

@@ -62,7 +62,7 @@ class Sessions:
     """The processes of a silo's clients that a hub talks to, one per client.
 
     A hub calls a client whenever it joins, by another number each time. Only what answers the last call counts: what a
-    former process said, in this run or an earlier one, and however late it arrives, answers another. Of two processes
+    former process sent, in this run or an earlier one, and however late it arrives, answers another. Of two processes
     that answer the same call, the first stays.
     """
 
@@ -257,7 +257,7 @@ class Handshake:
             # Its certificate is a new one. All clients make their masks anew, each with the keys of all.
             self.ready.clear()
             self.renewals += 1
-            return [self._welcome(one) for one in self.clients if one in self._enrolments]
+            return [self._welcome(known) for known in self.clients if known in self._enrolments]
         return [self._welcome(client)] if self.run else []
 
     def client_summary(self, message: ColumnSummary) -> list[Message]:
@@ -288,7 +288,7 @@ class Handshake:
         flow = self.job.round.flow("products", "client_to_hub")
         if flow is None:
             if message.products is not None:
-                raise RejectedMessage("it has 'products', which nobody asked for")
+                raise RejectedMessage("it has 'products', which were not requested")
             return np.zeros(0)
         if message.products is None:
             raise RejectedMessage("it has no array 'products'")
@@ -453,7 +453,9 @@ class Handshake:
             test=Array.of(test),
             labels=None if meaning is None else Array.of(meaning.labels[samples.rows[index]]),
             weights=Array.maybe(samples.weights_at(samples.rows[index])),
-            cards={other: one.card for other, one in self._enrolments.items() if one.card is not None},
+            cards={
+                other: enrolment.card for other, enrolment in self._enrolments.items() if enrolment.card is not None
+            },
         )
 
     def _fit(self) -> list[Message]:
@@ -515,7 +517,7 @@ class Handshake:
         )
         self.openings[self.name] = opening
         self.phase = "opening"
-        # What a peer said before this hub knew the run could not be understood.
+        # What a peer sent before this hub knew the run could not be understood.
         return [*self._publish(opening), *self.remind()]
 
     def _close(self) -> list[Message]:

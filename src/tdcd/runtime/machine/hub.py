@@ -51,7 +51,7 @@ class Shutdown:
 
     def joined(self, party: str) -> list[Message]:
         """A party can be reached: a hub that comes back needs the handshake before anything else."""
-        again = [one.to(party) for one in self.outbox if isinstance(one, Hello | Opening) and party in self.peers]
+        again = [sent.to(party) for sent in self.outbox if isinstance(sent, Hello | Opening) and party in self.peers]
         return [*again, self.stop(party)]
 
     def remind(self) -> list[Message]:
@@ -65,7 +65,7 @@ class Shutdown:
             self.unaware.discard(party)
             return []
         if isinstance(message, Want):
-            return [one.to(party) for one in self.outbox if (one.kind, one.round) == (message.what, message.round)]
+            return [sent.to(party) for sent in self.outbox if (sent.kind, sent.round) == (message.what, message.round)]
         if isinstance(message, Stop):
             self.unaware.discard(party)
             return [Bye(self.name, party, message.round, self.run)]
@@ -287,7 +287,7 @@ class Hub:
                 return ready
             return ready + self.rounds.back(message.sender)
         if self.rounds is None:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         self.rounds.questions.receive(message)
         return []
 
@@ -295,7 +295,7 @@ class Hub:
         if isinstance(message, Opening):
             return self.handshake.peer_opening(message)
         if self.rounds is None:
-            raise RejectedMessage(f"nobody can use '{message.kind}' yet")
+            raise RejectedMessage(f"'{message.kind}' cannot be used yet")
         if isinstance(message, Gone):
             self.rounds.peer_forgot(message)
         elif isinstance(message, Part):

@@ -184,7 +184,7 @@ class ClientMasks:
         assert self._exchange is not None
         everyone = Group(clients=tuple(range(len(self._clients))), rows=compute.num_samples)
         if self._are_used and (len(self._clients) < FEWEST_LEFT or compute.num_rows == compute.num_samples):
-            raise RejectedMessage("nobody else has rows: the sum would be of this client's products")
+            raise RejectedMessage("no other client has rows: the sum would be of this client's products")
         largest = float(np.max(np.abs(products), initial=0))
         if largest > self._exchange.largest:
             raise RejectedMessage(beyond(f"{self._name}: a product of its features", largest, self._exchange.largest))
@@ -220,7 +220,7 @@ class ClientMasks:
                 f"the sum would be of {len(members)} client's block: at least {FEWEST_LEFT} are needed"
             )
         if self._are_used and 0 < compute.num_rows == group.rows:
-            raise RejectedMessage("nobody else in 'group' has rows: the sum would be this client's block")
+            raise RejectedMessage("no other client in 'group' has rows: the sum would be this client's block")
         if self._are_used and not self._may_leave_out and len(members) < len(self._clients):
             raise RejectedMessage("'group' leaves clients out, which no federation.client_grace_s allows")
         if round_index < self._newest.get(self._run, 0) - REMEMBERED:

@@ -91,7 +91,7 @@ def _check_figures(part: Part, job: Job, compute: HubCompute) -> None:
         return
     num_test, names = int(compute.sample_index.held_out.sum()), metric_names(compute.objective.loss)
     metrics, test_loss = facts.figures.metrics, facts.figures.test_loss
-    if [*metrics] not in (["train"], ["train", "test"]) or any([*found] != names for found in metrics.values()):
+    if [*metrics] not in (["train"], ["train", "test"]) or any([*figures] != names for figures in metrics.values()):
         raise RejectedMessage(f"'metrics' must have {' and '.join(names)} of 'train', and maybe of 'test'")
     if ("test" in metrics) != (test_loss is not None) or (test_loss is not None and not num_test):
         raise RejectedMessage("'test_loss' goes with metrics of the held-out samples")
@@ -141,7 +141,7 @@ def _may_end(round_index: int, job: Job) -> bool:
 
 
 def check_claims(hub: str, round_index: int, facts: ScoresFacts | FiguresFacts, clients: Sequence[str]) -> None:
-    """Refuse what is said of a hub's ``clients`` that cannot be: other names, or rounds that are not in the past."""
+    """Refuse claims about a hub's ``clients`` that cannot be true: other names, or rounds that are not in the past."""
     if not all(_are_rounds(rounds, round_index) for rounds in facts.absent.values()):
         raise RejectedMessage("'absent' must be the rounds before this one, in order, by client")
     for client in (*facts.absent, *facts.unscored):

@@ -180,7 +180,7 @@ class Questions:
             return
         missed = self.absences.question_to(client)
         if missed is None or not self._is_answer(message, missed):
-            raise RejectedMessage(f"nobody asked for '{message.kind}' of round {message.round}")
+            raise RejectedMessage(f"'{message.kind}' of round {message.round} was not requested")
         self.absences.show_life(client)
 
     def _is_answer(self, message: Message, question: Part) -> bool:

@@ -41,11 +41,11 @@ from tdcd.runtime.machine.questions import Questions
 from tdcd.runtime.messages.messages import (
     Diverged,
     EndStatus,
-    Facts,
     Gone,
     ModelFacts,
     Opening,
     Part,
+    PartFacts,
     ScoresFacts,
     Want,
 )
@@ -64,7 +64,7 @@ class HubBlock:
 
     def __init__(self, compute: HubCompute, restored: HubState | None) -> None:
         """Before round 0, or as it was saved."""
-        self._compute, self._variant = compute, compute.variant
+        self._compute, self._variant, self._is_steered = compute, compute.variant, compute.variant.is_steered
         self.block: Tree = compute.start if restored is None else compute.tree(restored.block)
         self._memory: Tree = compute.memory if restored is None else compute.remembered(restored.memory)
         self.carried = compute.carried if restored is None else compute.carried_in(restored.memory)
@@ -78,7 +78,7 @@ class HubBlock:
     def step(self, round_index: int, answers: Sequence[Message | None]) -> None:
         """Take the clients' blocks after their local steps; None of those that the hub continues without."""
         diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
-        if diverged and not self._variant.is_steered:
+        if diverged and not self._is_steered:
             self.fail(f"the block of {diverged[0]}", round_index)
             return
         blocks = [arrays_of(answer.arrays) if isinstance(answer, Part) else None for answer in answers]
@@ -107,7 +107,8 @@ class HubBlock:
     @property
     def penalty(self) -> float:
         """The regulariser of the block; infinite where a steered step was not finite, so that it is taken back."""
-        return math.inf if self._variant.is_lost(self._memory) else self._compute.penalty(self.block)
+        is_lost = self._is_steered and self._variant.is_lost(self._memory)
+        return math.inf if is_lost else self._compute.penalty(self.block)
 
     def fail(self, what: str, round_index: int) -> None:
         """Something is not finite, in the local steps of a round or before those of the next."""
@@ -126,7 +127,7 @@ class HubBlock:
     def sent(self) -> list[NamedArrays]:
         """What each client is sent of it, in client order: the block, and its own memory if there are memories."""
         block = named(named_leaves(self.block))
-        memories = [{f"{MEMORY}{name}": leaf for name, leaf in named_leaves(one).items()} for one in self.carried]
+        memories = [{f"{MEMORY}{name}": leaf for name, leaf in named_leaves(memory).items()} for memory in self.carried]
         return [{**block, **named(memory)} for memory in memories] or [block] * self._compute.num_clients
 
     def window(self) -> Window | None:
@@ -226,8 +227,8 @@ class Rounds:
 
     def peer_forgot(self, message: Gone) -> None:
         """A peer no longer has what this hub asked for: if that is still wanted, there is no way on."""
-        if (message.what, message.round) not in [(one.what, one.round) for one in self.wants(message.sender)]:
-            raise RejectedMessage(f"nobody waits for '{message.what}' of round {message.round}")
+        if (message.what, message.round) not in [(part.what, part.round) for part in self.wants(message.sender)]:
+            raise RejectedMessage(f"'{message.what}' of round {message.round} is not waited for")
         raise lost(self.name, self.round, message)
 
     def advance(self) -> list[Instruction]:
@@ -285,7 +286,7 @@ class Rounds:
         if self.phase == "certifying" and self._certification is not None:
             return self._certification.awaited
         if self.phase == "closing":
-            waiting = [key for one in self.evaluations.waiting for key in self.evaluations.of(one)]
+            waiting = [key for record in self.evaluations.waiting for key in self.evaluations.of(record)]
             begins = begun(self._own.failed_in, self.round, self.timing, self._last)
             return [
                 *dict.fromkeys([*waiting, *(begins if self._own.failed else self.evaluations.figures_in(self.round))])
@@ -350,13 +351,15 @@ class Rounds:
         flow: FlowName,
         round_index: int,
         arrays: Arrays,
-        facts: Facts | None = None,
+        facts: PartFacts | None = None,
     ) -> Part:
         """This hub's part of a flow, for every hub that is sent it."""
         digests = dict(self.exchange.digests.get(self.round - 1, {}))
         return Part(self.name, "", round_index, self.run, flow=flow, arrays=named(arrays), digests=digests, facts=facts)
 
-    def _certificate_part(self, flow: FlowName, round_index: int, arrays: Arrays, facts: Facts | None = None) -> Part:
+    def _certificate_part(
+        self, flow: FlowName, round_index: int, arrays: Arrays, facts: PartFacts | None = None
+    ) -> Part:
         """Without digests: where rounds overlap, a hub that came back certifies a line in another round than before."""
         return self._part(flow, round_index, arrays, facts).replace(digests={})
 
@@ -427,13 +430,13 @@ class Rounds:
         if self.compute.encrypted is not None and not self._has_labels:
             self.phase = "stepping"
             asked = self.questions.ask("sealed", self.round, [named(phis[0])] * len(self.clients))
-            return [*out, *(self._with_key(one) if isinstance(one, Part) else one for one in asked)]
+            return [*out, *(self._with_key(item) if isinstance(item, Part) else item for item in asked)]
         received = self.compute.project(self.round, phis, self.questions.without(self.round, "block"))
         if not received:
             self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)
             return out + self._next_round()
         self.phase = "stepping"
-        return out + self.questions.ask("received", self.round, [named(one) for one in received])
+        return out + self.questions.ask("received", self.round, [named(item) for item in received])
 
     def _stepped(self) -> list[Instruction]:
         encrypted, out = self.compute.encrypted, list[Instruction]()
@@ -551,8 +554,8 @@ class Rounds:
 
     def preparations(self) -> dict[str, Preparation]:
         """How the other silos' columns become features, if that was shared."""
-        found = {part.sender: preparation_in(part) for part in self._shared_models()}
-        return {hub: preparation for hub, preparation in found.items() if preparation is not None}
+        prepared = {part.sender: preparation_in(part) for part in self._shared_models()}
+        return {hub: preparation for hub, preparation in prepared.items() if preparation is not None}
 
     def _shared_models(self) -> list[Part]:
         return [part for part in self.exchange.parts("model", self.round) if part.sender != self.name]

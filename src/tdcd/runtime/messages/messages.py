@@ -264,7 +264,7 @@ class ModelFacts(_Facts, frozen=True, kw_only=True, tag="model"):
     """How its columns become features."""
 
 
-Facts = ScoresFacts | FiguresFacts | ProofFacts | GapFacts | ModelFacts
+PartFacts = ScoresFacts | FiguresFacts | ProofFacts | GapFacts | ModelFacts
 
 
 class Part(Message, frozen=True, kw_only=True, tag="part"):
@@ -314,7 +314,7 @@ class Part(Message, frozen=True, kw_only=True, tag="part"):
     same."""
     group: Group | None = None
     """For blocks that are added up: the group of clients whose blocks are in the sum."""
-    facts: Facts | None = None
+    facts: PartFacts | None = None
     """What is no array."""
 
     @property

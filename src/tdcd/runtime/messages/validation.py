@@ -40,7 +40,7 @@ def take_all(
     if len(arrays) > len(taken):
         for name in arrays:
             if name not in taken and name not in others:
-                raise RejectedMessage(f"it has an array '{name}', which nobody asked for")
+                raise RejectedMessage(f"it has an array '{name}', which was not requested")
     return taken
 
 

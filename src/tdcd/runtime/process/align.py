@@ -101,7 +101,7 @@ class AlignHub:
             self._ids[message.sender] = message.ids
             return self._begin()
         if message.sender not in self.peers:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         if not isinstance(message, AlignHello | AlignRows):
             raise RejectedMessage(f"a hub was not to send '{message.kind}'")
         self._met.add(message.sender)

@@ -123,6 +123,8 @@ def examine_federation(config: Config, party: Party) -> Iterator[Finding]:
             yield Finding(hub_of(silo.name), "caution", 'no address: add hub = "host:port" before real parties start')
         elif silo.name == party.silo and party.client is None:
             yield can_listen(hub_of(silo.name), party.listen or silo.hub, given=party.listen is not None)
+        elif party.client is None and party.silo in config.silo_names and not config.dials(party.silo, silo.name):
+            yield Finding(hub_of(silo.name), "ok", "dials this hub, and need not be reached from here")
         else:
             yield can_reach(hub_of(silo.name), silo.hub)
     if party.certs is not None:

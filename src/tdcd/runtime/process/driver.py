@@ -254,7 +254,7 @@ class HubDriver:
         """Begin to make durable what is not, while the clients are at work; or wait until it is, before anything newer.
 
         What a hub computes follows, to the last bit, from its state, the absences that it wrote down and what its peers
-        said. So a round may begin before its state is durable: a crash sends the hub back by one, which it plays alike.
+        sent. So a round may begin before its state is durable: a crash sends the hub back by one, which it plays alike.
         """
         if self._unsaved is not None and self._keep(partial(self.folder.save, self._unsaved)):
             self._saving, self._unsaved = self._unsaved, None

@@ -1,6 +1,7 @@
-"""A hub's figures in the text format that Prometheus reads."""
+"""A hub's figures in the text format that Prometheus reads, and its health."""
 
 import ipaddress
+import json
 import logging
 import math
 import re
@@ -214,9 +215,26 @@ def _number(value: float) -> str:
     return repr(value)
 
 
+def health(now: Snapshot) -> tuple[bool, dict[str, Any]]:
+    """Whether the hub works or waits, rather than being stuck; and what it does, and for whom it waits how long."""
+    age = _age(now.taken_at) or 0.0
+    is_up = age < STUCK_S
+    facts = {
+        "up": is_up,
+        "party": now.facts["party"],
+        "phase": now.facts["status"] or now.facts["phase"],
+        "round": now.facts["round"],
+        "waiting_s": {party: round(seconds, 1) for party, seconds in now.facts["missing_s"].items()},
+        "age_s": round(age, 1),
+    }
+    return is_up, facts
+
+
 PATTERN = r"^((\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):)?[0-9]{1,5}$"
 """HOST:PORT, or PORT for one of this machine's own address."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+STUCK_S = 120.0
+"""A hub that has not updated its figures for so long is not well."""
 PATIENCE_S = 5.0
 """How long a reader may say nothing."""
 READERS = 8
@@ -331,24 +349,31 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = PATIENCE_S
 
     def do_GET(self) -> None:
-        """Answer ``GET /metrics``."""
+        """Answer ``GET /metrics`` and ``GET /healthz``."""
         if not self._names_this_machine():
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Ask for it by this machine's own address")
         elif "Origin" in self.headers or self.headers.get("Sec-Fetch-Site", "none") != "none":
             self.send_error(HTTPStatus.FORBIDDEN, "Not for web pages")
-        elif self.path != "/metrics":
-            self.send_error(HTTPStatus.NOT_FOUND, "Only /metrics is here")
+        elif self.path not in ("/metrics", "/healthz"):
+            self.send_error(HTTPStatus.NOT_FOUND, "Only /metrics and /healthz are here")
         elif self.server.metrics.snapshot is None:
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "The hub has only just started")
+        elif self.path == "/healthz":
+            is_up, facts = health(self.server.metrics.snapshot)
+            status = HTTPStatus.OK if is_up else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, "application/json", json.dumps(facts) + "\n")
         else:
-            content = exposition(self.server.metrics.snapshot).encode()
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-            self.end_headers()
-            self.wfile.write(content)
+            self._answer(HTTPStatus.OK, CONTENT_TYPE, exposition(self.server.metrics.snapshot))
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+        content = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        self.wfile.write(content)
 
     def _names_this_machine(self) -> bool:
         """Whether the request does: a page in a browser could use a name of its own to get at it.

@@ -3,7 +3,7 @@
 import ipaddress
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -276,6 +276,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         party,
         peers,
         addresses={hub: address for hub, address in addresses.items() if hub in peers},
+        dialled=dialled(job, party, peers),
         listen=(own.listen or _everywhere(addresses[party])) if party in addresses else None,
         tls=tls,
         max_message_bytes=job.most_bytes,
@@ -284,6 +285,12 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         report=_log_port,
         process=Process(work, job.config.title, PROTOCOL),
     )
+
+
+def dialled(job: Job, party: str, peers: Collection[str]) -> list[str]:
+    """The hubs among the peers that a party dials: a client its own, a hub as the shared file says."""
+    hubs = dict(zip(job.hubs, job.config.silo_names, strict=True))
+    return [hub for hub in peers if hub in hubs and (party not in hubs or job.config.dials(hubs[party], hubs[hub]))]
 
 
 def _log_port(news: str) -> None:

@@ -86,6 +86,12 @@ class ComparedIds:
         return [(own, places[row.tobytes()]) for own, row in enumerate(self.returned) if row.tobytes() in places]
 
 
+def refuse_noise(job: Job) -> None:
+    """Refuse to send phi of new rows as it is, where training sent it with noise."""
+    if job.variant.is_private:
+        raise ConfigError([NO_NOISE.format(job.config.train.variant)])
+
+
 class PredictHub:
     """A hub's side: find out with each peer which samples both have, and send it the scores of those.
 
@@ -107,8 +113,7 @@ class PredictHub:
         Args:
             stand_ins: of a model that was trained on samples that some silos lack.
         """
-        if job.variant.is_private:
-            raise ConfigError([NO_NOISE.format(job.config.train.variant)])
+        refuse_noise(job)
         self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
         peers = [peer for peer in job.peers(silo) if peer not in without]
         self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))
@@ -161,7 +166,7 @@ class PredictHub:
             self._compared[message.sender].returned = checked_points(returned, len(self._rows), what)
             return self._on_compared(message.sender)
         if not isinstance(message, PredictScores) or not self.predicts:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         return self._on_scores(message)
 
     def _hello(self) -> PredictHello:
@@ -417,12 +422,12 @@ class ScoringHub:
         """A client's scores, or another hub's part of the prediction."""
         if message.sender in self.clients:
             if not isinstance(message, PredictRows) or self.hub is not None:
-                raise RejectedMessage(f"nobody asked for '{message.kind}'")
+                raise RejectedMessage(f"'{message.kind}' was not requested")
             return self._on_rows(message)
         if self.hub is not None:
             return self.hub.receive(message)
         if not isinstance(message, PredictHello) or message.sender not in self.peers:
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         # One of each peer, the last.
         self._early[message.sender] = message
         return []
@@ -471,7 +476,7 @@ class ScoringClient:
     def receive(self, message: Message) -> list[Message]:
         """The silo's part of the model; the answer has the ids of this client's rows, and their phi."""
         if not isinstance(message, PredictModel):
-            raise RejectedMessage(f"nobody asked for '{message.kind}'")
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         compare_settings(message.sender, message.config, self.name, self._job)
         part = self._part(message)
         rows = read_rows(self._table, part.columns)
@@ -552,14 +557,8 @@ def predict_with_peers(
         )
     if job.config.federation.labels in without:
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
-    # Blocks and loss of the file that was given: a run folder may come from another party.
-    files = RunFolder(run).model
-    # The code of a block of another silo is imported only if its part of the model is here, and needed only then.
-    blocks = [
-        job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
-    ]
-    model = Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
-    trained, stand_ins = _model_of(run), None
+    model = _model_in(run, job, index, allow_code=allow_code)
+    trained, stand_ins = model_of(run), None
 
     def hub_of_rows(scores: SiloScores) -> PredictHub:
         if is_masked:
@@ -592,6 +591,38 @@ def predict_with_peers(
     return model, {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
 
 
+def own_scores(
+    job: Job, silo: str, run: Path, data: Path | None, own: PartySection, *, waiting: Waiting, allow_code: bool = False
+) -> tuple[Model, SiloScores]:
+    """This silo's model, and its scores of new rows, for itself: no other silo takes part.
+
+    Args:
+        data: the silo's new rows; None if its clients have them, who then take part as :func:`score_as_client`.
+    """
+    refuse_noise(job)
+    index = job.silo_index(silo)
+    model = _model_in(run, job, index, allow_code=allow_code)
+    model.check_complete("phi that is known ahead")
+    if data is not None:
+        return model, model.silo_scores(silo, data)
+    peers, trained = job.peers(index), model_of(run)
+    party = ScoringHub(job, index, model, lambda scores: PredictHub(job, index, scores, trained, peers))
+    with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
+        _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
+    assert party.hub is not None
+    return model, party.hub.own
+
+
+def _model_in(run: Path, job: Job, index: int, *, allow_code: bool) -> Model:
+    """The model in a hub's run folder, with blocks and loss of the shared file: the folder may come from elsewhere."""
+    files = RunFolder(run).model
+    # The code of a block of another silo is imported only if its part of the model is here, and needed only then.
+    blocks = [
+        job.block(number if files.file(name).is_file() else index) for number, name in enumerate(job.config.silo_names)
+    ]
+    return Model.load(run, blocks, chosen_loss(job.config.model), allow_code=allow_code)
+
+
 def _check_ended(outcome: RunOutcome) -> None:
     """Raise if a dialogue was interrupted or refused."""
     if outcome.status == "interrupted":
@@ -600,7 +631,7 @@ def _check_ended(outcome: RunOutcome) -> None:
         raise ValueError(f"{outcome.status}: {outcome.reason}")
 
 
-def _model_of(run: Path) -> ModelOf:
+def model_of(run: Path) -> ModelOf:
     """Which training a run folder's block is of: the hubs' own name of it, where there is one."""
     path = run / "hub.json"
     about = read_json(path) if path.exists() else {}

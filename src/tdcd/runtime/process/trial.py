@@ -39,6 +39,7 @@ from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job, shared_digest
 from tdcd.runtime.machine.instructions import OutcomeStatus, RunOutcome
 from tdcd.runtime.process.forking import PartyProcess, environment, start_party, warm_up
+from tdcd.runtime.process.log import failure_in
 from tdcd.runtime.storage.hub_restart import holds_whole_run
 from tdcd.runtime.storage.status import read_status
 from tdcd.tables.assembly import Assembled
@@ -364,7 +365,8 @@ class Trial:
         return write_report(self.folder)
 
     def _last_words(self, party: str) -> str:
-        return "\n".join(self._log(party).read_text(errors="replace").strip().splitlines()[-3:])
+        lines = self._log(party).read_text(errors="replace").strip().splitlines()[-3:]
+        return failure_in(lines[-1]) if lines and failure_in(lines[-1]) else "\n".join(lines)
 
     def _log(self, party: str) -> Path:
         return self.folder / "logs" / f"{party}.log"

@@ -1,7 +1,7 @@
 """The configuration of zenoh: where to listen and whom to dial, its limits, and who may say what on which link."""
 
 import ipaddress
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,13 +49,14 @@ def zenoh_settings(
     max_message_bytes: int,
     lease_s: float,
     names: Mapping[str, Sequence[str]],
+    dialled: Collection[str] | None = None,
 ) -> dict[str, Any]:
     """Zenoh's configuration for a party; the arguments are those of its transport.
 
     ``names`` has, for the party and for each peer, the common names of certificates that are or may become valid.
     """
     peers = [*peers]
-    settings = _links(_endpoints(party, peers, addresses, listen, tls), max_message_bytes, lease_s)
+    settings = _links(_endpoints(party, peers, addresses, listen, tls, dialled), max_message_bytes, lease_s)
     if tls is not None:
         settings["transport"]["link"]["tls"] = _authentication(party, tls)
         settings["access_control"] = _permissions(names[party][0], [name for peer in peers for name in names[peer]])
@@ -77,7 +78,12 @@ def alive_key(receiver: str, sender: str, process: str = "*") -> str:
 
 
 def _endpoints(
-    party: str, peers: Iterable[str], addresses: Mapping[str, str], listen: str | None, tls: Tls | None
+    party: str,
+    peers: Iterable[str],
+    addresses: Mapping[str, str],
+    listen: str | None,
+    tls: Tls | None,
+    dialled: Collection[str] | None,
 ) -> dict[str, list[str]]:
     """Where to listen and whom to dial, as zenoh writes them."""
     if (listen is not None) != (role_of(party) == "hub"):
@@ -86,19 +92,21 @@ def _endpoints(
     if missing := [hub for hub in hubs if hub not in addresses]:
         raise ValueError(f"{party} has no address of {missing[0]}: give HOST:PORT of every hub")
     # Only one of two hubs dials: two links at the same moment would get in each other's way.
-    dialled = [addresses[hub] for hub in hubs if role_of(party) == "client" or hub < party]
+    if dialled is None:
+        dialled = [hub for hub in hubs if role_of(party) == "client" or hub < party]
+    dials = [addresses[hub] for hub in hubs if hub in dialled]
     listened = [] if listen is None else [listen]
     if tls is None:
-        for address in (*listened, *dialled):
+        for address in (*listened, *dials):
             _check_loopback(address)
         return {
             "listen": [f"tcp/{address}" for address in listened],
-            "connect": [f"tcp/{address}" for address in dialled],
+            "connect": [f"tcp/{address}" for address in dials],
         }
     # Zenoh compares whatever stands before the port with the names on the certificate, and brackets are in none.
     return {
         "listen": [f"tls/{address}" for address in listened],
-        "connect": [f"tls/{address.replace('[', '').replace(']', '')}" for address in dialled],
+        "connect": [f"tls/{address.replace('[', '').replace(']', '')}" for address in dials],
     }
 
 

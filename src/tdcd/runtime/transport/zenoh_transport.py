@@ -149,6 +149,8 @@ class ZenohTransport:
         party: Who this is; the common name of its certificate.
         peers: Who may talk to it.
         addresses: ``HOST:PORT`` at which each hub among the peers listens.
+        dialled: The hubs among the peers that it dials, and that do not dial it; by default those before it in the
+            alphabet, and of a client its hub.
         listen: ``HOST:PORT`` of a hub's own port; None for a client.
         tls: The party's files. None sends clear text and trusts everybody: for loopback addresses only.
         max_message_bytes: Larger messages are refused, incoming ones before they are put together.
@@ -168,6 +170,7 @@ class ZenohTransport:
         peers: Iterable[str],
         *,
         addresses: Mapping[str, str],
+        dialled: Collection[str] | None = None,
         listen: str | None = None,
         tls: Tls | None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
@@ -205,7 +208,7 @@ class ZenohTransport:
         if listen is not None and tls is not None:
             self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, report)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
-        settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names)
+        settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled)
         try:
             self._session = _open(party, settings)
         except BaseException:

@@ -1,0 +1,308 @@
+"""The HTTP service: ``POST /predict``, ``GET /healthz`` and ``GET /openapi.json``, for this machine alone."""
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tdcd.runtime.process.log import event
+from tdcd.serving.scorer import PartsScorer, Refusal
+
+MOST_IDS, MOST_LETTERS, MOST_BODY_BYTES = 10_000, 256, 4 << 20
+"""Ids per call, letters of an id, bytes of a request."""
+PATIENCE_S = 10.0
+"""How long a request may take to arrive."""
+MOST_CONNECTIONS = 256
+LOOK_S = 2.0
+"""How often the files are looked at."""
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True):
+    """What ``POST /predict`` takes."""
+
+    ids: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=MOST_LETTERS)]], Meta(min_length=1, max_length=MOST_IDS)
+    ]
+
+
+class PredictionAnswer(msgspec.Struct):
+    """What ``POST /predict`` gives. Every list is in the order of the ids."""
+
+    predictions: dict[str, list[str | float]]
+    """The columns of tdcd predict: prediction and, of classes, probability_CLASS."""
+    scores: list[float | list[float]]
+    """One number each, or one per class."""
+    added: dict[str, list[float | list[float]]]
+    """By silo: its phi, or what takes its place. Their sum is the score, unless the model has a head."""
+    missing: dict[str, list[str]]
+    """By silo that did not speak: the ids for which it did not."""
+
+
+class ErrorAnswer(msgspec.Struct):
+    """What every other answer says."""
+
+    error: str
+
+
+_questions = msgspec.json.Decoder(Question)
+_encoder = msgspec.json.Encoder()
+
+
+class PredictionService:
+    """Answers with the newest scorer; files that were replaced are read again, and bad ones change nothing."""
+
+    def __init__(self, files: Sequence[Path], load: Callable[[], PartsScorer], *, is_private: bool) -> None:
+        """Load the first scorer.
+
+        Args:
+            files: what ``load`` reads.
+            is_private: only processes of this machine can reach it by a network address: requests that name another
+                host come from a web page.
+        """
+        self._files, self._load, self._is_private = files, load, is_private
+        self._seen = self._marks()
+        self.scorer = load()
+        self._schema = _encoder.encode(_openapi())
+
+    def app(self) -> Starlette:
+        """The service as a web application."""
+        routes = [
+            Route("/predict", self._predict, methods=["POST"]),
+            Route("/healthz", self._healthz, methods=["GET"]),
+            Route("/openapi.json", self._openapi, methods=["GET"]),
+        ]
+        return Starlette(routes=routes, lifespan=self._watched, exception_handlers={HTTPException: _on_error})
+
+    async def _predict(self, request: Request) -> Response:
+        self._check_origin(request)
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise HTTPException(415, "send JSON, with Content-Type: application/json")
+        body = await _body(request)
+        try:
+            question = _questions.decode(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise HTTPException(400, f'the body is not {{"ids": [texts]}}: {error}') from None
+        try:
+            answer = self.scorer.answer(question.ids, time.time())
+        except Refusal as refusal:
+            raise HTTPException(404 if refusal.is_unknown else 503, str(refusal)) from None
+        return Response(_encoder.encode(answer), media_type="application/json")
+
+    async def _healthz(self, request: Request) -> Response:
+        self._check_origin(request)
+        scorer, now = self.scorer, time.time()
+        expired = scorer.expired(now)
+        silos = {
+            silo: {
+                "ids": len(part.scores.ids),
+                "expires_in_s": None if part.expires is None else part.expires - round(now),
+            }
+            for silo, part in scorer.known.items()
+        }
+        facts = {"status": "expired" if expired else "up", "ids": len(scorer), "silos": silos}
+        code = 503 if expired and not scorer.allow_missing else 200
+        return Response(_encoder.encode(facts), code, media_type="application/json")
+
+    async def _openapi(self, request: Request) -> Response:
+        self._check_origin(request)
+        return Response(self._schema, media_type="application/json")
+
+    def _check_origin(self, request: Request) -> None:
+        """Refuse what comes from a web page, in a browser of this machine."""
+        if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
+            raise HTTPException(403, "not for web pages")
+        hosts = request.headers.getlist("host")
+        if self._is_private and (len(hosts) != 1 or not _is_own(hosts[0])):
+            raise HTTPException(421, "ask for it by this machine's own address, such as 127.0.0.1")
+
+    @asynccontextmanager
+    async def _watched(self, app: Starlette) -> AsyncIterator[None]:
+        """Look at the files now and then, as long as the service is up."""
+        task = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            marks = self._marks()
+            if marks == self._seen:
+                continue
+            self._seen = marks
+            try:
+                self.scorer = await asyncio.to_thread(self._load)
+            except (ValueError, OSError) as error:
+                event("files refused", logging.WARNING, why=f"{error}; the former ones stay in use")
+            else:
+                event("files read", ids=len(self.scorer))
+
+    def _marks(self) -> list[tuple[int, ...] | None]:
+        """What shows that a file was replaced."""
+        marks: list[tuple[int, ...] | None] = []
+        for path in self._files:
+            try:
+                facts = path.stat()
+            except OSError:
+                marks.append(None)
+            else:
+                marks.append((facts.st_mtime_ns, facts.st_size, facts.st_ino))
+        return marks
+
+
+async def _body(request: Request) -> bytes:
+    """The whole body, if it is small enough and comes soon."""
+    too_large = HTTPException(413, f"a request has at most {MOST_BODY_BYTES} bytes and {MOST_IDS} ids")
+    length = request.headers.get("content-length", "0")
+    if length.isdecimal() and int(length) > MOST_BODY_BYTES:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BODY_BYTES:
+                    raise too_large
+    except TimeoutError:
+        raise HTTPException(408, "the request did not arrive in time") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the request broke off") from None
+    return bytes(body)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = {**(error.headers or {}), "connection": "close"}
+    return Response(_encoder.encode(ErrorAnswer(error.detail)), error.status_code, headers, "application/json")
+
+
+def _is_own(host: str) -> bool:
+    """Whether a request's host, with or without a port, is this machine's loopback address.
+
+    >>> [_is_own(host) for host in ("127.0.0.1:80", "localhost", "[::1]:8000", "tdcd.example:80", "")]
+    [True, True, True, False, False]
+    """
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    try:
+        return name.lower() == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _openapi() -> dict[str, Any]:
+    """What the service takes and gives, as an OpenAPI document."""
+    (question, answer, problem), schemas = msgspec.json.schema_components(
+        [Question, PredictionAnswer, ErrorAnswer], ref_template="#/components/schemas/{name}"
+    )
+
+    def of(schema: Any) -> dict[str, Any]:
+        return {"content": {"application/json": {"schema": schema}}}
+
+    codes = {
+        "400": "not such a request",
+        "403": "not for web pages",
+        "404": "a silo lacks an id",
+        "408": "the request did not arrive in time",
+        "413": "too large",
+        "415": "not JSON",
+        "421": "another host's name",
+        "503": "the phi of a silo expired",
+    }
+    errors = {code: {"description": words, **of(problem)} for code, words in codes.items()}
+    predict = {
+        "summary": "Predictions of samples by id",
+        "requestBody": {"required": True, **of(question)},
+        "responses": {"200": {"description": "predictions", **of(answer)}, **errors},
+    }
+    health = {
+        "summary": "Whether it can answer, and for how long phi may be used",
+        "responses": {"200": {"description": "up"}, "503": {"description": "the phi of a silo expired"}},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "tdcd serve", "version": sys.modules["tdcd"].__version__},
+        "paths": {"/predict": {"post": predict}, "/healthz": {"get": health}},
+        "components": {"schemas": schemas},
+    }
+
+
+def listen(address: str) -> socket.socket:
+    """A socket at ``HOST:PORT`` or ``PORT`` of loopback, or at the path of a Unix socket, which has a slash in it.
+
+    A Unix socket is for this user alone. One that a killed service left is replaced.
+    """
+    where: str | tuple[str, int]
+    if "/" in address:
+        path = Path(address)
+        with suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise ValueError(f"--listen {address}: there is something else than a socket")
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(address) == 0:
+                    raise ValueError(f"--listen {address}: another process listens there")
+            path.unlink()
+        family, where, protocol = socket.AF_UNIX, address, 0
+    else:
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]") or "127.0.0.1"
+        if not port.isdecimal() or int(port) > 65535 or not _is_own(f"[{host}]" if ":" in host else host):
+            raise ValueError(
+                f"--listen {address}: give a port of this machine's own address, such as 8400 or 127.0.0.1:8400, or "
+                "the path of a Unix socket, such as /run/tdcd/predict.sock: the service asks no one for a password"
+            )
+        family, where = socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port))
+        # With its protocol named, asyncio sends the two parts of an answer without waiting for an acknowledgement.
+        protocol = socket.IPPROTO_TCP
+    made = socket.socket(family, socket.SOCK_STREAM, protocol)
+    if family != socket.AF_UNIX:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    before = os.umask(0o177)  # A Unix socket is made with it.
+    try:
+        made.bind(where)
+        made.listen(MOST_CONNECTIONS)
+    except OSError as error:
+        made.close()
+        raise OSError(f"--listen {address}: cannot listen there: {error}") from None
+    finally:
+        os.umask(before)
+    return made
+
+
+def run(service: PredictionService, bound: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM; requests that have begun are answered."""
+    import uvicorn  # noqa: PLC0415 - the application needs no server
+
+    config = uvicorn.Config(
+        service.app(),
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        h11_max_incomplete_event_size=1 << 14,
+        timeout_graceful_shutdown=int(PATIENCE_S),
+    )
+    uvicorn.Server(config).run(sockets=[bound])

@@ -1,0 +1,280 @@
+"""``tdcd publish`` and ``tdcd serve`` after a real training: the numbers of ``tdcd predict``, for its own machine."""
+
+import http.client
+import json
+import os
+import socket
+import time
+from contextlib import closing, suppress
+
+import numpy as np
+import pyarrow.csv as pcsv
+import pytest
+from safetensors.numpy import load
+
+from support.command import tdcd
+from support.party_processes import events, free_ports, processes, up, wait_until, written
+from tdcd.config import read_config
+from tdcd.prediction.model import Model
+from tdcd.serving.scorer import KnownPhi, PartsScorer, Refusal
+
+pytest.importorskip("starlette", reason="serving needs the extra tdcd[serve]")
+pytest.importorskip("uvicorn", reason="serving needs the extra tdcd[serve]")
+JSON = {"Content-Type": "application/json"}
+
+
+def table(path, head, rows):
+    path.write_text("\n".join([head, *(",".join(map(str, row)) for row in rows)]) + "\n")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A federation that has been trained, new rows of both silos, and the list of those that both have."""
+    folder = tmp_path_factory.mktemp("serving")
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(2, 80)).round(3)
+    table(
+        folder / "bank.csv", "id,age,good", [(n, a, int(a + b > 0)) for n, (a, b) in enumerate(zip(x, y, strict=True))]
+    )
+    table(folder / "shop.csv", "id,debt", enumerate(y))
+    table(folder / "bank_new.csv", "id,age", [(n, n / 10 - 20) for n in range(200, 212)])
+    table(folder / "shop_new.csv", "id,debt", [(n, 20 - n / 10) for n in range(204, 216)])
+    table(folder / "shop_a.csv", "id,debt", [(n, 20 - n / 10) for n in range(204, 207)])
+    table(folder / "shop_b.csv", "id,debt", [(n, 20 - n / 10) for n in range(207, 216)])
+    (folder / "common.txt").write_text("".join(f"{n}\n" for n in range(204, 213)))
+    ports = free_ports(2)
+    silos = [
+        {"name": "bank", "hub": f"127.0.0.1:{ports[0]}", "table": "bank.csv", "features": ["age"], "label": "good"},
+        {
+            "name": "shop",
+            "hub": f"127.0.0.1:{ports[1]}",
+            "table": "shop.csv",
+            "features": ["debt"],
+            "clients": ["a", "b"],
+        },
+    ]
+    keys = {
+        "data": {"source": "files", "folder": str(folder)},
+        "silos": silos,
+        "federation": {"labels": "bank"},
+        "model": {"block": "linear", "loss": "logistic", "l2": 0.01},
+        "train": {"rounds": 2, "step_size": 0.3, "local_steps": 2, "batch_size": 16},
+    }
+    path = written(folder, keys)
+    code, output = up(path, folder / "up")
+    assert code == 0, output
+    return folder
+
+
+def publish(folder, out, *options, data="shop_new.csv"):
+    given = () if data is None else ("--data", data)
+    known = ("--silo", "shop", "--ids", "common.txt", "--certs", "up/certs", "--run", "up/silos/shop")
+    return tdcd("publish", "up/federation.toml", *known, *given, "--out", out, *options, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def published(trained):
+    done = publish(trained, "shop.phi")
+    assert done.exit_code == 0, done.output
+    assert "phi of 9 of 9 common ids, until 20" in done.stdout
+    assert "It is for silo 'bank', which alone has labels, and for no other." in done.stdout
+    return trained / "shop.phi"
+
+
+def serve(folder, *options):
+    known = ("--data", f"bank={folder}/bank_new.csv", "--ids", folder / "common.txt", "--certs", folder / "up/certs")
+    return "serve", folder / "up/silos/bank", *known, *options
+
+
+class Client:
+    """Asks a service, over a new connection each time."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def __call__(self, method, path, body=None, headers=JSON):
+        link = http.client.HTTPConnection("127.0.0.1", timeout=60)
+        if self.address.startswith("http:"):
+            link.port = int(self.address.rpartition(":")[2])
+        else:
+            link.sock = socket.socket(socket.AF_UNIX)
+            link.sock.connect(self.address)
+        with closing(link):
+            link.request(method, path, body, headers)
+            answer = link.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def predict(self, *ids):
+        return self("POST", "/predict", json.dumps({"ids": ids}))
+
+
+@pytest.fixture(scope="module")
+def service(trained, published):
+    """A service on a Unix socket, and one on a port that goes without what a silo lacks."""
+    with processes(trained) as start:
+        one = start("socket", *serve(trained, "--phi", published, "--listen", trained / "p.sock"))
+        two = start("port", *serve(trained, "--phi", published, "--listen", "0", "--allow-missing"))
+        ready = lambda name: [line for line in events(trained / f"{name}.log") if line["event"] == "serving"]  # noqa: E731
+        wait_until(lambda: ready("socket") and ready("port"), one, two)
+        yield trained, str(trained / "p.sock"), ready("port")[0]["address"]
+        os.kill(one.pid, 15)
+        assert one.wait(60) == 0
+        assert events(trained / "socket.log")[-1]["event"] == "stopped"
+        assert not (trained / "p.sock").exists()
+
+
+def test_the_numbers_are_those_of_predict_and_say_what_each_silo_added(service):
+    folder, address, _ = service
+    out = folder / "predicted.csv"
+    data = ("--data", "bank=bank_new.csv", "--data", "shop=shop_new.csv")
+    assert tdcd("predict", "up", *data, "--common", "--out", out, cwd=folder).exit_code == 0
+    wanted = pcsv.read_csv(out).to_pydict()
+    ids = [*map(str, reversed(wanted["id"]))]
+    code, answer = Client(address).predict(*ids)
+    assert code == 200
+    assert answer["predictions"]["probability_1"] == wanted["probability_1"][::-1]
+    assert answer["predictions"]["prediction"] == [*map(str, wanted["prediction"][::-1])]
+    assert answer["missing"] == {}
+    model = Model.load(folder / "up")
+    for silo in ("bank", "shop"):
+        scores = model.silo_scores(silo, folder / f"{silo}_new.csv")
+        phi = dict(zip(scores.ids, scores.phi[:, 0].tolist(), strict=True))
+        assert answer["added"][silo] == [phi[sample] for sample in ids]
+    np.testing.assert_allclose(np.sum([*answer["added"].values()], axis=0), answer["scores"], rtol=1e-6)
+
+
+def test_ids_that_a_silo_lacks_are_refused_or_marked(service):
+    _, strict, lenient = service
+    assert Client(strict).predict("204", "200", "212") == (404, {"error": "silo 'bank' lacks 1 id of 3: '212'"})
+    assert Client(strict).predict("204", "200") == (404, {"error": "silo 'shop' lacks 1 id of 2: '200'"})
+    for address in (strict, lenient):
+        assert Client(address).predict("x", "204") == (404, {"error": "no silo has 1 id of 2: 'x'"})
+    code, answer = Client(lenient).predict("200", "204", "212")
+    assert (code, answer["missing"]) == (200, {"bank": ["212"], "shop": ["200"]})
+    stand_in = Model.load(service[0] / "up" / "silos" / "bank").stand_ins.of("shop", "float32").tolist()
+    assert answer["added"]["shop"][0] == stand_in[0]
+
+
+HOSTILE = [
+    (400, b"", JSON, "the body is not"),
+    (400, b"{", JSON, "the body is not"),
+    (400, b"\xff\xff", JSON, "the body is not"),
+    (400, b"[" * 200_000, JSON, "the body is not"),
+    (400, b'{"ids": []}', JSON, "Expected `array` of length >= 1"),
+    (400, b'{"ids": [204]}', JSON, "Expected `str`, got `int` - at `$.ids[0]`"),
+    (400, b'{"ids": ["204"], "columns": 1}', JSON, "unknown field `columns`"),
+    (400, json.dumps({"ids": ["x" * 257]}).encode(), JSON, "length <= 256"),
+    (400, json.dumps({"ids": ["1"] * 10_001}).encode(), JSON, "length <= 10000"),
+    (413, b"{}", JSON | {"Content-Length": str(10**12)}, "a request has at most 4194304 bytes"),
+    (415, b'{"ids": ["204"]}', {"Content-Type": "text/plain"}, "Content-Type: application/json"),
+    (403, b'{"ids": ["204"]}', JSON | {"Origin": "http://evil.example"}, "not for web pages"),
+    (403, b'{"ids": ["204"]}', JSON | {"Sec-Fetch-Site": "cross-site"}, "not for web pages"),
+    (421, b'{"ids": ["204"]}', JSON | {"Host": "evil.example"}, "this machine's own address"),
+]
+
+
+def test_bad_requests_are_refused_and_the_next_one_is_answered(service):
+    _, _, address = service
+    for code, body, headers, why in HOSTILE:
+        status, answer = Client(address)("POST", "/predict", body, headers)
+        assert (status, why in answer["error"]) == (code, True), (code, answer)
+    endless = (b" " * 65536 for _ in range(100))
+    with suppress(ConnectionError):  # It may be cut off while it is still sending.
+        assert Client(address)("POST", "/predict", endless, JSON)[0] == 413
+    assert Client(address)("GET", "/predict")[0] == 405
+    assert Client(address)("GET", "/docs")[0] == 404
+    with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as raw:
+        raw.sendall(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n")
+        assert b" 400 " in raw.recv(100)
+    assert Client(address).predict("204")[0] == 200
+
+
+def test_health_and_schema(service):
+    folder, address, _ = service
+    code, facts = Client(address)("GET", "/healthz")
+    assert (code, facts["status"], facts["ids"]) == (200, "up", 13)
+    assert facts["silos"]["bank"] == {"ids": 12, "expires_in_s": None}
+    assert 6.9 * 24 * 3600 < facts["silos"]["shop"]["expires_in_s"] <= 7 * 24 * 3600
+    _, schema = Client(address)("GET", "/openapi.json")
+    assert schema["components"]["schemas"]["Question"]["properties"]["ids"]["maxItems"] == 10_000
+    assert {*schema["paths"]} == {"/predict", "/healthz"}
+    assert (folder / "p.sock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_replaced_file_is_read_and_a_bad_one_changes_nothing(service, trained):
+    folder, _, _ = service
+    assert publish(folder, "moving.phi").exit_code == 0
+    with processes(folder) as start:
+        moving = start("moving", *serve(folder, "--phi", folder / "moving.phi", "--listen", folder / "m.sock"))
+        log = folder / "moving.log"
+        wait_until(lambda: any(line["event"] == "serving" for line in events(log)), moving)
+        ask = Client(str(folder / "m.sock"))
+        assert ask.predict("204")[0] == 200
+        good = (folder / "moving.phi").read_bytes()
+        (folder / "moving.phi").write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        wait_until(lambda: any(line["event"] == "files refused" for line in events(log)), moving)
+        assert "was altered after it was signed" in events(log)[-1]["why"]
+        assert ask.predict("204")[0] == 200
+        assert publish(folder, "moving.phi", "--force", "--days", "0.002", data="shop_a.csv").exit_code == 0
+        wait_until(lambda: ask.predict("208")[0] == 404, moving)
+        assert ask.predict("204")[0] == 200
+
+
+def test_expired_phi_is_not_used(trained):
+    model = Model.load(trained / "up")
+    parts = {silo: model.silo_scores(silo, trained / f"{silo}_new.csv") for silo in model.silos}
+    known = {"bank": KnownPhi(parts["bank"]), "shop": KnownPhi(parts["shop"], expires=1000)}
+    before = PartsScorer(model, known).answer(["204", "205"], 999.9)
+    with pytest.raises(Refusal, match="the phi of silo 'shop' expired at 1970-01-01 00:16 UTC: it has to publish it"):
+        PartsScorer(model, known).answer(["204", "205"], 1000)
+    after = PartsScorer(model, known, allow_missing=True).answer(["204", "205"], 1000)
+    assert after["added"]["bank"] == before["added"]["bank"]
+    assert after["missing"] == {"shop": ["204", "205"]}
+    absent = PartsScorer(model, {"bank": known["bank"]}, without=["shop"]).answer(["204", "205"], time.time())
+    assert absent == after
+
+
+def test_rows_at_clients_are_published_by_their_hub(trained, published):
+    with processes(trained) as start:
+        for name in ("a", "b"):
+            own = ("--silo", "shop", "--client", name, "--data", trained / f"shop_{name}.csv")
+            start(f"client-{name}", "predict", trained / "up/federation.toml", *own, "--certs", trained / "up/certs")
+        done = publish(trained, "of_clients.phi", data=None)
+    assert done.exit_code == 0, done.output
+    ours, theirs = (load((trained / name).read_bytes()) for name in ("of_clients.phi", "shop.phi"))
+    assert ours["places"].tolist() == theirs["places"].tolist()
+    np.testing.assert_allclose(ours["phi"], theirs["phi"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--phi", "shop.phi", "--listen", "0.0.0.0:8400"), "give a port of this machine's own address"),
+        (("--phi", "shop.phi", "--listen", "99999"), "give a port of this machine's own address"),
+        (("--phi", "shop.phi", "--listen", "./common.txt"), "there is something else than a socket"),
+        (("--phi", "shop.phi", "--phi", "shop.phi"), "it is of silo 'shop', which is given twice, or also otherwise"),
+        (("--phi", "shop.phi", "--without", "shop"), "it is of silo 'shop', which is given twice, or also otherwise"),
+        ((), "--phi and --ids go together"),
+        (("--phi", "common.txt"), "common.txt is not phi that a silo published"),
+        (("--phi", "none.phi"), "none.phi"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(trained, published, options, why):
+    done = tdcd(*serve(trained, *options), cwd=trained)
+    assert done.exit_code == 2
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert (last["event"], last["level"]) == ("failed", "error")
+    assert why in last["why"]
+
+
+def test_what_must_not_be_published_is_refused(trained):
+    done = publish(trained, "shop.phi")
+    assert "shop.phi is there already" in done.stderr
+    done = publish(trained, "new.phi", "--run", "up")
+    assert "up is no run folder of a hub whose training has finished" in done.stderr.replace("\n", " ")
+    keys = read_config(trained / "federation.toml")
+    keys["silos"].append({"name": "port", "hub": "127.0.0.1:9", "features": ["x"]})
+    masked = written(trained / "masked", keys | {"exchange": {"protect": "mask"}})
+    known = ("--silo", "shop", "--ids", "common.txt", "--certs", "up/certs", "--run", "up/silos/shop")
+    done = tdcd("publish", masked, *known, "--data", "shop_new.csv", "--out", "n.phi", cwd=trained)
+    assert "exchange.protect = 'mask': published phi would show this silo's part" in done.stderr.replace("\n", " ")
