@@ -2,13 +2,17 @@
 
 ``python -m benchmarks.service [--ids 1000000] [--requests 5000]`` signs, writes, reads and checks the files as real
 parties do, starts the service as a process, and asks it over loopback on one connection that stays open: one id at a
-time, and 10,000 at a time. The client is a process of its own, on the second core.
+time, and 10,000 at a time. The client is a process of its own, on the second core. In turns with the requests for one
+id, a third process echoes as many bytes after 0.3 ms of processor time, without HTTP or our code: on a busy machine its
+p99 says what sharing the cores with others costs anything that takes so long.
 """
 
 import argparse
 import http.client
 import json
 import multiprocessing
+import os
+import socket
 import tempfile
 import time
 from multiprocessing.connection import Connection
@@ -31,6 +35,7 @@ from tdcd.tables.dialect import DEFAULT
 
 SILOS = ("bank", "bureau")
 RUN = ModelOf("benchmark", "finished")
+BUSY_S = 0.0003
 HEADERS = {"Content-Type": "application/json"}
 
 
@@ -81,6 +86,26 @@ def resident_mb() -> int:
     return int(line.split()[1]) >> 10
 
 
+def echo(news: Connection) -> None:
+    """Sends back what it gets, after some processor time."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        news.send(listener.getsockname()[1])
+        peer, _ = listener.accept()
+        with peer:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while data := peer.recv(1 << 16):
+                end = time.thread_time() + BUSY_S
+                while time.thread_time() < end:
+                    pass
+                peer.sendall(data)
+
+
+def cpu_s(process: int) -> float:
+    """The processor time of a process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def ask(link: http.client.HTTPConnection, ids: list[str]) -> Any:
     """One request."""
     link.request("POST", "/predict", json.dumps({"ids": ids}), HEADERS)
@@ -97,27 +122,44 @@ def main() -> None:
     draw = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as text:
         prepare(Path(text), given.ids)
-        ours, theirs = multiprocessing.get_context("spawn").Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=serve, args=(Path(text), theirs), daemon=True)
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(Path(text), theirs), daemon=True)
         process.start()
         port, loading, memory = ours.recv()
         link = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         ids = draw.integers(10**7, 10**7 + given.ids, given.requests).astype(str).tolist()
-        times = []
+        here, there = context.Pipe()
+        mirror = context.Process(target=echo, args=(there,), daemon=True)
+        mirror.start()
+        other, times, echoed = socket.create_connection(("127.0.0.1", here.recv())), [], []
+        other.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        spent = cpu_s(process.pid or 0)
         for sample in ids:
             start = time.perf_counter()
             ask(link, [sample])
-            times.append(1e3 * (time.perf_counter() - start))
+            between = time.perf_counter()
+            other.sendall(b"x" * 200)
+            other.recv(1 << 16)
+            times.append(1e3 * (between - start))
+            echoed.append(1e3 * (time.perf_counter() - between))
+        spent = 1e3 * (cpu_s(process.pid or 0) - spent) / given.requests
+        other.close()
         everything = [str(number) for number in range(10**7, 10**7 + given.ids)]
-        start = time.perf_counter()
+        start, before, own = time.perf_counter(), cpu_s(process.pid or 0), time.process_time()
         for place in range(0, given.ids, MOST_IDS):
             ask(link, everything[place : place + MOST_IDS])
         whole = time.perf_counter() - start
+        needed, own = cpu_s(process.pid or 0) - before, time.process_time() - own
         process.terminate()
         process.join()
-    p50, p99 = np.percentile(times, [50, 99])
-    print(f"one id: median {p50:.2f} ms, p99 {p99:.2f} ms, of {given.requests} requests")
-    print(f"{given.ids:,} ids, {MOST_IDS:,} per request: {whole:.1f} s, with the client's JSON")
+        mirror.join()
+    for name, figures in (("one id", times), ("the echo", echoed)):
+        p50, p95, p99 = np.percentile(figures, [50, 95, 99])
+        print(f"{name}: median {p50:.2f} ms, p95 {p95:.2f} ms, p99 {p99:.2f} ms, of {given.requests}")
+    print(f"processor time of the service per request: {spent:.2f} ms; load of the machine {os.getloadavg()[0]:.1f}")
+    print(f"{given.ids:,} ids, {MOST_IDS:,} per request: {whole:.1f} s, with the client's JSON;")
+    print(f"processor time for these: service {needed:.1f} s, client {own:.1f} s")
     print(f"reading and checking both files: {loading:.1f} s; memory then: {memory} MB")
 
 

@@ -5,6 +5,7 @@ import os
 import re
 import tomllib
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -78,14 +79,23 @@ def test_the_version_and_the_numbers_of_formats_are_the_same_everywhere():
     assert f"| {minor} | yes |" in (ROOT / "SECURITY.md").read_text()
 
 
+PACKAGE = ROOT / "src" / "tdcd"
+
+
+@cache
+def modules():
+    """The trees of all modules, by path."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
 NO_NOUNS = {"one", "both", "found", "several", "how"}
 
 
 def test_variables_are_nouns_of_the_field():
-    package, bad = ROOT / "src" / "tdcd", []
-    for path in sorted(package.rglob("*.py")):
-        file = path.relative_to(package).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
+    bad = []
+    for path, tree in modules().items():
+        file = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(tree):
             name = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name"}.get(type(node))
             is_use = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
             if name and not is_use and getattr(node, name) in NO_NOUNS:
@@ -98,8 +108,8 @@ TYPE_NAME = re.compile(r"_?[A-Z][A-Za-z]*[a-z][A-Za-z]*")
 
 def test_a_name_means_one_class_or_one_type():
     meanings = defaultdict(set)
-    for path in (ROOT / "src" / "tdcd").rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+    for path, tree in modules().items():
+        for node in tree.body:
             name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
             if isinstance(node, ast.ClassDef):
                 meanings[node.name].add(f"a class in {path}")
@@ -108,6 +118,32 @@ def test_a_name_means_one_class_or_one_type():
                 meanings[name].add(ast.unparse(node.value))
     assert {"Variant", "Layout"} <= meanings.keys()
     assert {name: several for name, several in meanings.items() if len(several) > 1} == {}
+
+
+SHORT = 60
+ONE_FILE_EACH = {
+    "core/losses/squared.py",
+    "core/family/momentum.py",
+    "core/family/participation.py",
+    "tracking/tensorboard_tracker.py",
+}
+"""A loss, a member of the family and a tracker have a file of their own, however short."""
+
+
+def test_what_one_module_needs_is_in_it_unless_it_is_long():
+    importers = defaultdict(set)
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    importers[name].add(path)
+    short = set()
+    for path in modules():
+        file = path.relative_to(PACKAGE).as_posix()
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines <= SHORT and len(importers["tdcd." + file.removesuffix(".py").replace("/", ".")]) == 1:
+            short.add(file)
+    assert short - ONE_FILE_EACH == set()
 
 
 AVOIDED = re.compile(r"\b(nobody|somebody|told|tells?|heard|hears|said|goes on|beside)\b", re.IGNORECASE)

@@ -117,6 +117,12 @@ def test_silos_that_are_alike_take_the_longer_of_computing_and_talking(work, num
     assert found == pytest.approx(max(computing, talking, work.upload), abs=1e-9)
 
 
+def test_an_uplink_that_falls_behind_slowly_is_the_limit_in_the_end():
+    works, overlap = [Work(0.0, 1.75, 0.03125, 1.8125, 0.0)] * 2, Overlap(3)
+    rounds = 2000
+    assert seconds_after(works, overlap, rounds) == pytest.approx(round_ends(works, overlap, rounds)[-1], rel=5e-3)
+
+
 @given(works, st.integers(2, 4), st.integers(1, 5))
 def test_one_silo_alone_and_in_step_take_the_sum(work, num_silos, rounds):
     alone = round_ends([work], Overlap(), rounds)

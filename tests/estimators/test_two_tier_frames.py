@@ -59,6 +59,45 @@ def test_rows_that_a_frame_lacks_are_left_out_and_reported(frames, fitted):
 
 
 @pytest.mark.parametrize("labels", [None, "bank"])
+def test_all_samples_with_a_label_train_and_frames_may_be_missing(frames, labels):
+    rows = frames[0]
+    estimator = TwoTierClassifier(**KEYS, samples="all", labels=labels).fit(rows, id=IDS, label="default")
+    # Ten persons of the bureau have no label.
+    assert (estimator.n_matched_, estimator.n_lost_) == (80, {"bank": 0, "bureau": 10})
+    terms = {"federation": {"labels": labels}, "data": {"rare": 1, "samples": "all"}}
+    federation = Federation.from_frames(rows, id=IDS, label="default", clients=[2, 1], holdout=0.0, **terms)
+    settings = Settings(local_steps=5, batch_size=32, step_size=0.1)
+    result = train(federation, Linear(), Objective("logistic"), settings, rounds=10)
+    for ours, theirs in zip(estimator.history_, result.history, strict=True):
+        assert (ours.train_loss, ours.bytes) == (theirs.train_loss, theirs.bytes)
+    known = {"bank": rows["bank"], "bureau": rows["bureau"].query("person_id < 90")}
+    scores, expected = estimator.decision_function(known), result.model.scores(known)
+    np.testing.assert_array_equal(scores, expected[:, 0])
+    assert estimator.score(known) == accuracy_score(rows["bank"]["default"], estimator.predict(known))
+    # Those that only the bank knows are scored alike without the bureau's frame.
+    alone = estimator.decision_function({"bank": rows["bank"]})
+    np.testing.assert_allclose(alone[:10], scores[:10], rtol=1e-6)
+    assert np.abs(alone - scores)[10:].max() > 1e-3
+    with pytest.warns(UserWarning, match="without silo 'bank', its phi is replaced by its mean"):
+        assert estimator.predict({"bureau": rows["bureau"]}).shape == (90,)
+    with pytest.raises(ValueError, match=r"frame 'bank' has no row with the id '\d+', and frame 'bureau' has"):
+        estimator.score(rows)
+    assert estimator.feature_importances_.shape == (3,)
+    with pytest.raises(AttributeError, match=r"data\.samples = 'all': "):
+        _ = estimator.coef_
+
+
+def test_all_samples_are_those_of_frames_with_ids(frames):
+    X, y = joined(common(frames[0]))
+    with pytest.raises(ValueError, match="samples = 'all': it is for frames by silo, and X is one table: leave it out"):
+        TwoTierClassifier(samples="all").fit(X, y)
+    with pytest.raises(ValueError, match="samples = 'all': which rows are about the same sample is not known"):
+        TwoTierRegressor(samples="all").fit(common(frames[0]), label="default")
+    with pytest.raises(ValueError, match=r"data\.standin = 'constant': goes with data\.samples = 'all'; leave it out"):
+        TwoTierClassifier(standin="constant").fit(X, y)
+
+
+@pytest.mark.parametrize("labels", [None, "bank"])
 def test_it_is_what_train_gives_on_the_same_frames(frames, labels):
     rows = common(frames[0])
     estimator = TwoTierClassifier(**KEYS, labels=labels, evaluate_every=5).fit(rows, id=IDS, label="default")

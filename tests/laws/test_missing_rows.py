@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from support.problems import SPLITS, Problem, Shape, arrays, distance, examples, random_block, split_rows
 from tdcd.blocks import Linear, Mlp
 from tdcd.blocks.absent import smaller, without_stand_ins
+from tdcd.blocks.base import with_head
+from tdcd.core.family.heads import Hidden, Pairs
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.objective import Objective
 from tdcd.core.schedule import batch_ids
@@ -36,6 +38,8 @@ def lacking(shape, objective, seed, split="unequal", label_silo=None, standin="f
     if label_silo is not None:
         present[label_silo] = True
     present[rng.integers(len(names)), ~present.any(axis=0)] = True
+    for own, clients in zip(present, shape.clients, strict=True):
+        own[rng.choice(len(labels), clients, replace=False)] = True
     silos = []
     for silo, has in zip(problem.federation.silos, present, strict=True):
         known = np.flatnonzero(has)
@@ -43,16 +47,16 @@ def lacking(shape, objective, seed, split="unequal", label_silo=None, standin="f
         silos.append(replace(silo, rows=rows))
     terms = Terms(None if label_silo is None else names[label_silo], samples="all", standin=standin)
     federation, blocks = with_stand_ins(Federation(tuple(silos), labels, terms=terms), shape.models())
-    outputs = problem.objective.num_outputs([labels])
+    width = objective.phi_width(problem.objective.num_outputs([labels]))
     start = [
-        random_block(block, silo.feature_shape[0], outputs, rng)
+        random_block(with_head(block, objective.combine), silo.feature_shape[0], width, rng)
         for block, silo in zip(blocks, federation.silos, strict=True)
     ]
     return replace(problem, federation=federation, blocks=blocks, start=start), problem.federation, present
 
 
-def joined_scores(blocks, whole, problem, present, label_silo, ids):
-    """The model as its definition has it: who has the row speaks, and one silo's stand-ins speak for the others."""
+def joined_sums(blocks, whole, problem, present, label_silo, ids):
+    """What the scores are made of: who has the row speaks, and one silo's stand-ins speak for the others."""
     total, count = 0.0, len(whole.silos)
     speaker = np.argmax(present, axis=0) if label_silo is None else np.full(present.shape[1], label_silo)
     standin = problem.federation.terms.standin
@@ -67,17 +71,17 @@ def joined_scores(blocks, whole, problem, present, label_silo, ids):
         if type(own) is Linear:
             width = x.shape[1]
             parts, size = block["weight"], 1 + width * (standin == "function")
-            main = x @ parts[:width]
+            spoken = has * (x @ parts[:width])
             others = [parts[width + place * size :][:size] for place in range(len(absent))]
             others = [each[0] + (x @ each[1:] if standin == "function" else 0) for each in others]
         else:
             plain = model is own
-            main = own.phi(block if plain else block["main"], x)
+            spoken = has * own.phi(block if plain else block["main"], x)
             others = [] if plain else block["stand_ins"]
             others = [smaller(own).phi(each, x) if standin == "function" else each for each in others]
-        total = total + has * main
         for other, each in zip(absent, others, strict=True):
-            total = total + (speaks & ~present[other][ids, None]) * each
+            spoken = spoken + (speaks & ~present[other][ids, None]) * each
+        total = total + problem.objective.combine.phi(spoken)
     return total
 
 
@@ -87,9 +91,9 @@ def central(problem, whole, present, label_silo, num_rounds):
     labels = whole.labels
 
     def loss(blocks, ids):
-        scores = joined_scores(blocks, whole, problem, present, label_silo, ids)
+        total = joined_sums(blocks, whole, problem, present, label_silo, ids)
         squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks))
-        return jnp.mean(objective.losses(scores, labels[ids])) + objective.l2 / 2 * squares
+        return jnp.mean(objective.losses(total, labels[ids])) + objective.l2 / 2 * squares
 
     with jax.enable_x64(True):
         for round_index in range(num_rounds):
@@ -106,20 +110,46 @@ def central(problem, whole, present, label_silo, num_rounds):
         return arrays(blocks)
 
 
-def check(shape, objective, seed, split="unequal", label_silo=None, standin="function"):
+def check(shape, objective, seed, split="unequal", label_silo=None, standin="function", share=0.5):
     with jax.enable_x64(True):
-        problem, whole, present = lacking(shape, objective, seed, split, label_silo, standin)
+        problem, whole, present = lacking(shape, objective, seed, split, label_silo, standin, share)
     variant = Variant() if label_silo is None else Variant(knowledge=LabelsAt(label_silo))
     simulated = problem.simulate(ROUNDS, variant=variant)
     assert distance(simulated, arrays(problem.start)) > MOVED
     assert distance(simulated, central(problem, whole, present, label_silo, ROUNDS)) < TOLERANCE
 
 
-@examples(12)
+@examples(8)
 @given(seed=seeds, split=st.sampled_from(SPLITS), label_silo=st.sampled_from([None, 0, 2]))
 @example(seed=1, split="unequal", label_silo=None)
 def test_one_local_step_is_central_sgd_with_absent_parts(seed, split, label_silo):
     check(THREE, Objective("logistic", L2), seed, split, label_silo)
+
+
+@examples(4)
+@given(seed=seeds)
+@example(seed=7)
+def test_for_any_number_of_silos_and_clients_and_any_pattern(seed):
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 5))
+    clients, columns = rng.integers(1, 4, (2, count)).tolist()
+    blocks = tuple(Linear() if is_linear else Mlp((3,)) for is_linear in rng.random(count) < 0.7)
+    shape = Shape(tuple(clients), tuple(columns), int(rng.integers(25, 60)), local_steps=1, blocks=blocks)
+    label_silo = None if rng.random() < 0.5 else int(rng.integers(count))
+    loss, split = str(rng.choice(["squared", "logistic", "softmax"])), str(rng.choice(SPLITS))
+    check(shape, Objective(loss, L2), seed, split, label_silo, share=float(rng.uniform(0.1, 0.95)))
+
+
+@pytest.mark.parametrize("head", [Hidden(2), Pairs(2)])
+@pytest.mark.parametrize("label_silo", [None, 1])
+def test_heads(head, label_silo):
+    shape = replace(THREE, blocks=(Mlp((4,)), Linear(), Linear()))
+    check(shape, Objective("logistic", L2, combine=head), seed=6, label_silo=label_silo)
+
+
+@pytest.mark.parametrize(("loss", "label_silo"), [("huber", None), ("poisson", 1)])
+def test_other_losses(loss, label_silo):
+    check(THREE, Objective(loss, L2), seed=9, label_silo=label_silo)
 
 
 @pytest.mark.parametrize("standin", ["function", "constant", "none"])

@@ -1,11 +1,14 @@
 """What more common samples buy: the fit gives back the curve that it was made from, and a plan can be made smaller."""
 
+import re
+
 import numpy as np
 import pytest
 
 from support.simulated import RIDGE, with_keys
+from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.planning.common_samples import CurvePoint, _on, fitted, more_samples
+from tdcd.planning.common_samples import CurvePoint, _on, _with_overlap, fitted, more_samples, overlap_of
 from tdcd.training.train import train_plan
 
 
@@ -52,3 +55,50 @@ def test_it_is_estimated_from_trainings_or_says_why_not():
     assert "there are 80 common training samples, and at least 50 are trained on" in few
     slow = more_samples(plan(with_keys(RIDGE, train={"rounds": 10**6}, evaluate={"every": 10**5})), seconds=0.1)
     assert "give it more with --seconds" in slow
+
+
+def lacking_plan(folder, samples=900):
+    """Amounts of which one part is the partner's column, which knows half of the rows."""
+    rng = np.random.default_rng(6)
+    own, other = rng.normal(0, 1, (2, samples))
+    amounts = own + 2 * other + rng.normal(0, 1, samples)
+    known = np.flatnonzero(rng.random(samples) < 0.5)
+    bank = [f"{row},{own[row]},{amounts[row]}" for row in range(samples)]
+    shop = [f"{row},{other[row]}" for row in known]
+    (folder / "bank.csv").write_text("\n".join(["id,x,y", *bank]) + "\n")
+    (folder / "shop.csv").write_text("\n".join(["id,z", *shop]) + "\n")
+    silos = [{"name": "bank", "table": "bank.csv", "label": "y"}, {"name": "shop", "table": "shop.csv"}]
+    keys = {"data": {"source": "files", "folder": str(folder), "samples": "all"}, "silos": silos, "dtype": "float64"}
+    return plan(
+        check_config(
+            {**keys, "evaluate": {"holdout": 0.3}, "train": {"rounds": 10, "step_size": 0.1, "batch_size": 64}}
+        )
+    )
+
+
+def test_all_of_the_overlap_is_the_plan_and_less_takes_rows_from_the_partner_alone(tmp_path):
+    planned = lacking_plan(tmp_path)
+    overlap = overlap_of(planned.federation)
+    (known,) = planned.federation.silos[1].rows
+    assert not overlap[0].any()
+    np.testing.assert_array_equal(np.flatnonzero(overlap[1]), known)
+    count = len(known)
+    whole, again = train_plan(planned), train_plan(_with_overlap(planned, overlap, np.arange(count)))
+    assert [record.without_seconds() for record in whole.history] == [line.without_seconds() for line in again.history]
+    half = _with_overlap(planned, overlap, np.arange(0, count, 2)).federation
+    np.testing.assert_array_equal(half.silos[1].rows[0], known[::2])
+    np.testing.assert_array_equal(half.silos[0].rows[0], planned.federation.silos[0].rows[0])
+    assert half.num_samples == planned.federation.num_samples
+    # The bank's marks say which rows the shop lacks now.
+    marks = half.silos[0].features[:, half.silos[0].columns.index("without shop")]
+    np.testing.assert_array_equal(np.flatnonzero(marks == 0), known[::2])
+
+
+def test_what_more_overlap_buys_is_estimated(tmp_path):
+    found = more_samples(lacking_plan(tmp_path), seconds=500)
+    assert len(found.points) == 10
+    assert "Another 10 % of overlapping rows (" in found.in_words
+    few = more_samples(lacking_plan(tmp_path, 100))
+    assert re.fullmatch(
+        r"What more overlapping rows would buy was not .*: there are \d+ overlapping training rows, .*", few
+    )

@@ -6,6 +6,7 @@ from support.party_processes import free_ports, processes, wait_until, written
 from support.transport_parties import HUB, NORTH, SHOP, SOON, ZenohNetwork
 from tdcd.config import ConfigError, check_config
 from tdcd.runtime.job import Job
+from tdcd.runtime.process.doctor import Party, examine_federation
 from tdcd.runtime.process.party import dialled
 from tdcd.runtime.transport.transport import Joined
 
@@ -39,6 +40,20 @@ def test_two_hubs_that_can_only_dial_are_refused():
         check_config(keys((1, 2), ("bank", "shop")))
 
 
+@pytest.mark.quick
+def test_the_doctor_looks_for_the_hubs_that_this_one_dials_and_for_no_others():
+    ports = free_ports(3)
+    config = check_config(keys(ports, ("mill",)))
+    found = {finding.subject: finding.words for finding in examine_federation(config, Party("bank", None, None, None))}
+    assert found == {
+        "hub.bank": f"port {ports[0]} is free",
+        **dict.fromkeys(("hub.shop", "hub.mill"), "dials this hub, and need not be reached from here"),
+    }
+    found = {finding.subject: finding.words for finding in examine_federation(config, Party("mill", None, None, None))}
+    assert "nothing listens at" in found["hub.bank"]
+    assert "nothing listens at" in found["hub.shop"]
+
+
 def test_the_link_is_made_by_the_hub_that_is_to_dial():
     network = ZenohNetwork(None)
     # As for its clients, the first hub listens; but not where the other one would look for it.
@@ -51,7 +66,7 @@ def test_the_link_is_made_by_the_hub_that_is_to_dial():
 
 
 def test_hubs_meet_where_one_cannot_be_reached_by_the_other(tmp_path):
-    """The address of the first hub is nobody's: it listens elsewhere, for its own clients."""
+    """No process listens at the address of the first hub: it listens elsewhere, for its own clients."""
     absent, elsewhere, shop = free_ports(3)
     path = written(tmp_path, keys((absent, shop), ("bank",)))
     for name in ("bank", "shop"):

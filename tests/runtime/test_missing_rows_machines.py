@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,11 +21,12 @@ from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.messages.messages import Part
-from tdcd.runtime.process.predict import ModelOf, PredictHub, StandInScores
+from tdcd.runtime.process.predict import ModelOf, PredictHub, ScoringClient, ScoringHub, StandInScores
 from tdcd.runtime.process.trial import write_rows
 from tdcd.tables.reader import read_rows
 from tdcd.training.run import run
 
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
 COLUMNS = {"bank": ["age", "income"], "shop": ["debt", "town"], "bureau": ["score", "loans"]}
 
 
@@ -55,10 +57,11 @@ def write_tables(folder, seed=3, samples=90, share=0.6, labelled=("bank",), clas
     return folder
 
 
-def keys_of(folder, labelled=("bank",), clients=2, **sections):
+def keys_of(folder, labelled=("bank",), clients=2, periods=None, **sections):
     silos = []
     for silo in COLUMNS:
         section = {"name": silo, "table": f"{silo}.csv", "clients": clients, "categorical": ["town"] * (silo == "shop")}
+        section["period"] = (periods or {}).get(silo, 1)
         silos.append({**section, **({"label": "label"} if silo in labelled else {})})
     keys = {
         "dtype": "float64",
@@ -100,6 +103,14 @@ def check(config, folder):
         assert machine.handshake.preparation == known.preparation
     patterns = json.loads((folder / "run" / "subsets.json").read_text())
     for subsets in filter(None, office.subsets.values()):
+        assert subsets["trained_without"] == patterns["trained_without"]
+        for ours_of, theirs_of in zip(subsets["means"], patterns["means"], strict=True):
+            assert {**ours_of, "mean_phi": {}} == {**theirs_of, "mean_phi": {}}
+            for silo, mean in ours_of["mean_phi"].items():
+                # Masks are of numbers in fixed point, and show no single phi of another silo.
+                is_masked = config.exchange.protect == "mask"
+                assert mean == pytest.approx(theirs_of["mean_phi"][silo], rel=1e-8, abs=1e-7 if is_masked else 1e-10)
+                assert len(ours_of["mean_phi"]) == (1 if is_masked else len(COLUMNS))
         assert subsets.get("calibration", {}) == pytest.approx(patterns.get("calibration", {}))
         for ours_of, theirs_of in zip(subsets["patterns"], patterns["patterns"], strict=True):
             assert {key: ours_of[key] for key in ("silos", "trained", "samples")} == {
@@ -129,6 +140,8 @@ CASES = {
     "a hidden layer, bins": (EVERYWHERE, {"model": {"head": "hidden", "head_units": 2, "encoding": "bins", "bins": 4}}),
     "pairs": (("bank",), {**AT_BANK, "model": {"head": "pairs", "head_rank": 2}}),
     "overlap, few bits": (EVERYWHERE, {"train": {"overlap": 1}, "exchange": {"phi_bits": 8, "block_bits": 8}}),
+    "a slow silo": (EVERYWHERE, {"periods": {"shop": 3}, "train": {"rounds": 7}}),
+    "a block of one's own": (("bank",), {**AT_BANK, "model": {"block": ["linear", "own_block:Quadratic", "linear"]}}),
     "protected blocks": (EVERYWHERE, {"exchange": {"protect": "mask", "protect_blocks": True}}),
     "scaled steps, converged": (("bank",), {**AT_BANK, "train": {"step_size": "auto", "minibatches": "full"}}),
     "class weights": (EVERYWHERE, {"train": {"class_weights": "balanced"}}),
@@ -141,6 +154,8 @@ CASES = {
 def test_same_as_the_simulation(tmp_path, name):
     labelled, sections = CASES[name]
     folder = write_tables(tmp_path / "tables", labelled=labelled)
+    if "block of one's own" in name:
+        sections = {**sections, "model": {**sections["model"], "folder": EXAMPLES}}
     check(check_config(keys_of(folder, labelled, 3 if name == "protected blocks" else 2, **sections)), tmp_path)
 
 
@@ -158,8 +173,10 @@ def test_weights_next_to_the_only_labels(tmp_path, labels):
         check_config({**keys, "federation": {}})
 
 
-@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
-def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
+@pytest.mark.parametrize(
+    ("labelled", "at_clients"), [(("bank",), ()), (EVERYWHERE, ()), (("bank",), (0, 2)), (EVERYWHERE, (0, 1))]
+)
+def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients):
     folder = write_tables(tmp_path / "tables", labelled=labelled)
     config = check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {})))
     run(config, tmp_path / "run")
@@ -168,15 +185,26 @@ def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
     assert any(model.part(silo).preparation.absent.silos for silo in COLUMNS)
     whole = combine(model.all_scores(rows), allow_missing=True)
     expected = dict(zip(whole.ids, whole.scores, strict=True))
-    job, talks = Job(config), {}
+    job, talks, clients = Job(config), {}, []
+
+    def hub_of(index, scores, stand_ins):
+        return PredictHub(job, index, scores, ModelOf("abc", "finished"), stand_ins=stand_ins)
+
     for index, silo in enumerate(COLUMNS):
         part = model.part(silo)
+        if index in at_clients:
+            talks[silo] = ScoringHub(job, index, model, partial(hub_of, index))
+            head, *lines = (new / f"{silo}.csv").read_text().splitlines()
+            for place, name in enumerate(job.clients(index)):
+                (table := tmp_path / f"{name}.csv").write_text("\n".join([head, *lines[place::2]]) + "\n")
+                clients.append(ScoringClient(job, index, name, table))
+            continue
         stand_ins = StandInScores(part.preparation.absent.silos, partial(part.phi, rows[silo]))
-        own = SiloScores(rows[silo].ids, part.phi(rows[silo]))
-        talks[silo] = PredictHub(job, index, own, ModelOf("abc", "finished"), stand_ins=stand_ins)
-    assert {outcome.status for outcome in talk_all(talks.values()).values()} == {"finished"}
+        talks[silo] = hub_of(index, SiloScores(rows[silo].ids, part.phi(rows[silo])), stand_ins)
+    outcomes = talk_all([*talks.values(), *clients])
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
     for silo in labelled:
-        hub = talks[silo]
+        hub = talks[silo].hub if isinstance(talks[silo], ScoringHub) else talks[silo]
         theirs = {peer.removeprefix("hub."): part for peer, part in hub.scores().items()}
         found = combine({name: hub.own if name == silo else theirs[name] for name in COLUMNS}, allow_missing=True)
         assert {*found.ids} == {*rows[silo].ids}
@@ -184,12 +212,36 @@ def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled):
             np.testing.assert_allclose(scores, expected[sample], rtol=1e-12, atol=1e-12)
 
 
+PERCEPTRON = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1, bias=False))
+"""
+
+
+def test_a_block_of_pytorch(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch blocks need the extra tdcd[torch]")
+    (tmp_path / "a_perceptron.py").write_text(PERCEPTRON)
+    model = {"block": ["linear", "linear", "torch"], "module": "a_perceptron:make", "folder": str(tmp_path)}
+    keys = keys_of(write_tables(tmp_path / "tables"), **AT_BANK, model=model, train={"rounds": 2})
+    check(check_config(keys), tmp_path)
+
+
 @pytest.mark.parametrize(
-    ("labelled", "classes"), [(("bank",), ("a", "b", "c")), (EVERYWHERE, ("0", "1", "2")), (EVERYWHERE, None)]
+    ("labelled", "classes", "loss"),
+    [
+        (("bank",), ("a", "b", "c"), {}),
+        (EVERYWHERE, ("0", "1", "2"), {}),
+        (EVERYWHERE, None, {}),
+        (EVERYWHERE, None, {"loss": "huber"}),
+        (("bank",), ("0", "1", "2", "4"), {"loss": "poisson"}),
+    ],
 )
-def test_classes_and_amounts(tmp_path, labelled, classes):
+def test_classes_and_amounts(tmp_path, labelled, classes, loss):
     folder = write_tables(tmp_path / "tables", labelled=labelled, classes=classes)
-    check(check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))), tmp_path)
+    at_one = AT_BANK if labelled == ("bank",) else {}
+    check(check_config(keys_of(folder, labelled, model={"block": "linear", **loss}, **at_one)), tmp_path)
 
 
 @pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])

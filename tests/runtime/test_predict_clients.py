@@ -16,6 +16,7 @@ from tdcd.runtime.messages.messages import PredictModel, PredictRows
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.predict import ModelOf, PredictHub, ScoringClient, ScoringHub
+from tdcd.tables.errors import TableError
 from tdcd.training.train import train_plan
 
 MODEL = ModelOf("abc", "finished")
@@ -26,6 +27,7 @@ TABLES = {
     ],
     "shop.csv": ["id,visits", *(f"{n},{n % 7}" for n in range(60))],
     "north.csv": ["id,city,age", "1,oslo,31", "900,,44", "7,rome,"],
+    "empty.csv": ["id,age,city"],
     "south.csv": ["id,age,city", "3,50,rome", "55,21,nowhere"],
     "bank_new.csv": ["id,age,city", "1,31,oslo", "900,44,", "7,,rome", "3,50,rome", "55,21,nowhere"],
     "shop_new.csv": ["id,visits", "55,3", "1,6", "8,2", "3,0"],
@@ -58,12 +60,12 @@ def parties(trained, tables=("north.csv", "south.csv"), others=None):
     folder, job, model = trained
 
     def of_rows(silo):
-        return lambda scores: PredictHub(job, silo, scores, MODEL)
+        return lambda scores, stand_ins: PredictHub(job, silo, scores, MODEL, stand_ins=stand_ins)
 
     bank = ScoringHub(others or job, 0, model, of_rows(0))
     each = zip(job.clients(0), tables, strict=True)
     clients = [ScoringClient(job, 0, name, folder / table) for name, table in each]
-    return bank, of_rows(1)(model.silo_scores("shop", folder / "shop_new.csv")), *clients
+    return bank, of_rows(1)(model.silo_scores("shop", folder / "shop_new.csv"), None), *clients
 
 
 def test_a_hub_without_rows_gets_what_it_would_get_from_one_table(trained):
@@ -84,6 +86,17 @@ def test_a_hub_without_rows_gets_what_it_would_get_from_one_table(trained):
     assert list(ours.ids) == list(theirs.ids) == ["1", "3", "55"]
     assert (ours.phi == theirs.phi).all()
     assert list(shop.parts["hub.bank"].ids) == ["55", "1", "3"]
+
+
+def test_a_client_without_new_rows_gives_a_header(trained):
+    folder, _, model = trained
+    bank, shop, *clients = parties(trained, tables=("north.csv", "empty.csv"))
+    outcomes = talk_all([bank, shop, *clients])
+    assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
+    assert list(bank.hub.own.ids) == ["1", "900", "7"]
+    assert [client.num_rows for client in clients] == [3, 0]
+    with pytest.raises(TableError, match="has a header but no rows"):
+        model.silo_scores("bank", folder / "empty.csv")
 
 
 def test_an_id_that_two_clients_hold_is_refused(trained):
@@ -114,6 +127,10 @@ def test_what_does_not_fit_is_refused(trained):
     (answer,) = client.receive(message)
     assert isinstance(message, PredictModel)
     assert isinstance(answer, PredictRows)
+    with pytest.raises(RejectedMessage, match=r"'absent' is uint8 \[3, 1\], not uint8 \[3, 0\]"):
+        client.receive(message.replace(absent=Array.of(np.ones((3, 1), np.uint8))))
+    with pytest.raises(RejectedMessage, match="'predict_rows' was not requested"):
+        bank.receive(answer.replace(stands_in=True))
     narrow = Array.of(np.zeros((3, model.phi_width + 1), model.dtype))
     with pytest.raises(RejectedMessage, match="'phi' is float32"):
         bank.receive(answer.replace(phi=narrow))
@@ -127,8 +144,14 @@ def test_what_does_not_fit_is_refused(trained):
 
 @pytest.mark.slow
 def test_clients_and_hubs_as_processes(tmp_path):
-    """Every party a process, with mutual TLS: the bank's hub writes what one table with all rows would give."""
+    """Every party a process, with mutual TLS: the bank's hub writes what one table with all rows would give.
+
+    The shop lacks some samples, so that the bank's clients are asked for stand-ins.
+    """
     keys = keys_of(tmp_path, [2, 1])
+    keys["data"]["samples"] = "all"
+    table = Path(keys["data"]["folder"]) / keys["silos"][1]["client"][0]["table"]
+    table.write_text("\n".join(table.read_text().splitlines()[:-30]) + "\n")
     path, out = written(tmp_path / "up", keys), tmp_path / "up" / "trial"
     code, text = up(path, out)
     assert code == 0, text

@@ -110,10 +110,12 @@ class Client:
 
 @pytest.fixture(scope="module")
 def service(trained, published):
-    """A service on a Unix socket, and one on a port that goes without what a silo lacks."""
+    """A service of a hub on a Unix socket; and one of both silos on a port, which goes without what a silo lacks."""
     with processes(trained) as start:
         one = start("socket", *serve(trained, "--phi", published, "--listen", trained / "p.sock"))
-        two = start("port", *serve(trained, "--phi", published, "--listen", "0", "--allow-missing"))
+        # All blocks in one place, and no phi that was published: as of a simulation.
+        tables = [option for silo in ("bank", "shop") for option in ("--data", f"{silo}={trained}/{silo}_new.csv")]
+        two = start("port", "serve", trained / "up", *tables, "--listen", "0", "--allow-missing")
         ready = lambda name: [line for line in events(trained / f"{name}.log") if line["event"] == "serving"]  # noqa: E731
         wait_until(lambda: ready("socket") and ready("port"), one, two)
         yield trained, str(trained / "p.sock"), ready("port")[0]["address"]
@@ -174,7 +176,7 @@ HOSTILE = [
 
 
 def test_bad_requests_are_refused_and_the_next_one_is_answered(service):
-    _, _, address = service
+    folder, _, address = service
     for code, body, headers, why in HOSTILE:
         status, answer = Client(address)("POST", "/predict", body, headers)
         assert (status, why in answer["error"]) == (code, True), (code, answer)
@@ -187,12 +189,17 @@ def test_bad_requests_are_refused_and_the_next_one_is_answered(service):
         raw.sendall(b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n")
         assert b" 400 " in raw.recv(100)
     assert Client(address).predict("204")[0] == 200
+    log = folder / "port.log"
+    wait_until(lambda: any(line["event"] == "server" for line in events(log)))
+    assert len(events(log)) == len(log.read_text().splitlines())
 
 
 def test_health_and_schema(service):
-    folder, address, _ = service
+    folder, address, other = service
     code, facts = Client(address)("GET", "/healthz")
     assert (code, facts["status"], facts["ids"]) == (200, "up", 13)
+    others = Client(other)("GET", "/healthz")[1]["silos"]
+    assert others == {silo: {"ids": 12, "expires_in_s": None} for silo in ("bank", "shop")}
     assert facts["silos"]["bank"] == {"ids": 12, "expires_in_s": None}
     assert 6.9 * 24 * 3600 < facts["silos"]["shop"]["expires_in_s"] <= 7 * 24 * 3600
     _, schema = Client(address)("GET", "/openapi.json")

@@ -4,13 +4,14 @@ import csv
 
 import numpy as np
 import pytest
-from two_tables import ROWS, called
+from two_tables import ROWS, called, write_csv
 
 from tdcd import Model
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.prediction.scores import SiloScores, StandIns, combine
 from tdcd.records.run_folder import RunFolder
+from tdcd.tables.reader import read_rows
 from tdcd.training.train import train_plan
 
 
@@ -79,3 +80,78 @@ def test_a_silo_that_lacks_some_ids_and_one_that_lacks_all_are_replaced_alike():
     assert [*map(tuple, found.missing)] == [("lab", "shop"), ("lab",), ("bank", "lab")]
     common = combine(parts, common_only=True, without=["lab"], stand_ins=stand_ins)
     assert (list(common.ids), common.scores[:, 0].tolist()) == (["2"], [12.25])
+
+
+def few_positives(folder, samples=900):
+    """Three tables: the bank has all samples and their labels, of which few are positive; whom others have depends on
+    the labels. Returns the samples that each silo has, and the labels.
+    """
+    rng = np.random.default_rng(8)
+    amounts = rng.normal(0, 1, (samples, 3))
+    label = amounts.sum(axis=1) + rng.normal(0, 1, samples) > 2.9
+    has = {"bank": np.ones(samples, bool)}
+    has |= {"shop": rng.random(samples) < np.where(label, 0.8, 0.5), "bureau": rng.random(samples) < 0.6}
+    for silo, own in zip(has, amounts.T, strict=True):
+        rows = np.flatnonzero(has[silo])
+        labels = {"y": np.where(label, "yes", "no")[rows].tolist()} if silo == "bank" else {}
+        write_csv(folder / f"{silo}.csv", {"id": rows.tolist(), "x": own[rows].round(4).tolist(), **labels})
+    return has, label
+
+
+def test_without_the_silo_with_the_labels_probabilities_are_those_of_samples_like_these(tmp_path):
+    has, label = few_positives(tmp_path)
+    silos = [{"name": name, "table": f"{name}.csv", **({"label": "y"} if name == "bank" else {})} for name in has]
+    keys = {
+        "data": {"source": "files", "folder": str(tmp_path), "samples": "all"},
+        "federation": {"labels": "bank"},
+        "evaluate": {"holdout": 0},
+        "silos": silos,
+    }
+    result = train_plan(plan(check_config(keys)), tmp_path / "run")
+    tables, out = {silo: tmp_path / f"{silo}.csv" for silo in ("shop", "bureau")}, tmp_path / "p.csv"
+    given = [text for silo, path in tables.items() for text in ("--data", f"{silo}={path}")]
+    status, said = called("predict", tmp_path / "run", *given, "--without", "bank", "--out", out)
+    assert status == 0
+    silenced = [(has["shop"] | has["bureau"]).sum(), (has["bureau"] & ~has["shop"]).sum()]
+    for silo, count in zip(("bank", "shop"), silenced, strict=True):
+        effect = f"without silo '{silo}', its phi is replaced by its mean over the training rows for {count} ids"
+        assert f"{effect}, which no silo has that was trained to stand in for it: these predictions may be far" in said
+    chances = {int(sample): chance for sample, (chance, _) in chances_in(out).items()}
+    for shop, bureau in ((True, True), (True, False), (False, True)):
+        alike = np.flatnonzero((has["shop"] == shop) & (has["bureau"] == bureau))
+        like_these = (has["shop"] | (not shop)) & (has["bureau"] | (not bureau))
+        predicted, rate = np.mean([chances[sample] for sample in alike]), label[like_these].mean()
+        # The mean of log-odds is that of a probability below the mean one.
+        assert 0.3 * rate < predicted < 1.2 * rate < 0.2
+    model = Model.load(tmp_path / "run")
+    model.save(tmp_path / "model.tdcd")
+    for known in (model, Model.load(tmp_path / "model.tdcd"), result.model):
+        with pytest.warns(UserWarning, match="these predictions may be far off"):
+            found = known.predict_proba(tables, without=["bank"])
+        np.testing.assert_allclose(found[:, 1], [*chances.values()], rtol=1e-6)
+    # What the definition says, of those that both have.
+    rows = {
+        silo: read_rows(path, model.part(silo).columns)
+        for silo, path in {**tables, "bank": tmp_path / "bank.csv"}.items()
+    }
+    parts = model.all_scores(rows)
+    phi = {silo: dict(zip(part.ids, part.phi[:, 0].astype(float), strict=True)) for silo, part in parts.items()}
+    both = [str(sample) for sample in np.flatnonzero(has["shop"] & has["bureau"])]
+    bank = np.mean([phi["bank"][sample] for sample in both])
+    for sample in both:
+        score = phi["shop"][sample] + phi["bureau"][sample] + bank
+        assert chances[int(sample)] == pytest.approx(1 / (1 + np.exp(-score)), rel=1e-4)
+
+
+def test_without_a_silo_that_others_were_trained_to_make_up_for_there_is_no_warning(tmp_path, recwarn):
+    few_positives(tmp_path, 200)
+    silos = [
+        {"name": name, "table": f"{name}.csv", **({"label": "y"} if name == "bank" else {})}
+        for name in ("bank", "shop")
+    ]
+    keys = {"data": {"source": "files", "folder": str(tmp_path), "samples": "all"}, "silos": silos}
+    model = train_plan(plan(check_config({**keys, "train": {"rounds": 2}})), tmp_path / "run").model
+    rows = read_rows(tmp_path / "bank.csv", model.part("bank").columns)
+    found = model.scores({"bank": tmp_path / "bank.csv"}, without=["shop"])
+    np.testing.assert_allclose(found, model.part("bank").phi(rows, np.ones((len(rows), 1), bool)), rtol=1e-6)
+    assert not [warning for warning in recwarn if "without silo" in str(warning.message)]

@@ -476,7 +476,7 @@ def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScore
     for name in parts:
         count = sum(name in lacking for lacking in predictions.missing)
         if count:
-            lines = [f"{count} of them are scored without the part of silo '{name}'.", model.stand_ins.warning(name)]
+            lines = [f"{count} of them are scored without the part of silo '{name}'.", predictions.warnings.get(name)]
             for line in filter(None, lines):
                 screen.print(Text(line, "yellow"), soft_wrap=True)
 

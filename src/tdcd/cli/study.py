@@ -43,7 +43,8 @@ def plan(
     A table over Q has safe step sizes, rounds, bytes and predicted time; a second one has overlap, periods and bits for
     the best Q. Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where
     that diverges; what Theorem 1 promises stands next to it. Where silos' tables differ in their ids (data.align), also
-    what another 10 % of common samples would buy, by trainings on fewer of them. Nothing is written.
+    what another 10 % of common samples would buy, by trainings on fewer of them. Where silos lack samples
+    (data.samples = "all") it gives only that, for the rows that two silos have. Nothing is written.
     """
     from tdcd.cli.console import EstimateDisplay, show_ranking, show_recommendation
     from tdcd.compare import network_of
@@ -57,6 +58,10 @@ def plan(
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
         planned = plan_config(checked, devices=chosen_devices(devices))
+        if not planned.federation.is_complete:
+            gained = more_samples(planned, seconds=seconds, observe=display.observe)
+            screen.print(gained if isinstance(gained, str) else gained.in_words, highlight=False)
+            return
         lost = any(ids.lost for ids in planned.federation.alignment.values())
         kept = FOR_COMMON_SAMPLES * seconds if lost else 0.0
         advice = plan_run(

@@ -162,9 +162,7 @@ def round_ends(works: Sequence[Work], overlap: Overlap, rounds: int) -> list[flo
 def seconds_per_round(works: Sequence[Work], overlap: Overlap = IN_STEP) -> float:
     """What a round takes in the long run."""
     ends, pattern = _until_settled(tuple(works), overlap)
-    lasting = (ends[-1] - ends[-1 - pattern]) / pattern
-    # An uplink that is a little slower than all else falls behind over very many rounds before it is the limit.
-    return max(lasting, *(work.upload for work in works)) if len(works) > 1 else lasting
+    return max((ends[-1] - ends[-1 - pattern]) / pattern, _slowest_uplink(works))
 
 
 def seconds_after(works: Sequence[Work], overlap: Overlap, rounds: int) -> float:
@@ -179,7 +177,15 @@ def seconds_after(works: Sequence[Work], overlap: Overlap, rounds: int) -> float
     """
     ends, pattern = _until_settled(tuple(works), overlap)
     repeated = max(0, -(-(rounds + 1 - len(ends)) // pattern))
-    return ends[rounds - repeated * pattern] + repeated * (ends[-1] - ends[-1 - pattern])
+    seconds = ends[rounds - repeated * pattern] + repeated * (ends[-1] - ends[-1 - pattern])
+    return max(seconds, rounds * _slowest_uplink(works))
+
+
+def _slowest_uplink(works: Sequence[Work]) -> float:
+    """What a round takes at least: one that is a little slower than all else falls behind over very many rounds, far
+    more than are counted, before it is the limit.
+    """
+    return max(work.upload for work in works) if len(works) > 1 else 0.0
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.data.download import DataUnavailable, DownloadError, download, unavailable
+from tdcd.data.download import DownloadError, download
+from tdcd.data.sources import DataUnavailable, unavailable
 from tdcd.data.table import Table
 
 MIRRORS = (

@@ -1,9 +1,10 @@
-"""The data sources, by name.
+"""The data sources, by name, the folder that public data is kept in, and the message when it cannot be had.
 
 Tables that ship with scikit-learn are read from its files: importing scikit-learn takes longer than a short run.
 """
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.words import counted
-from tdcd.data.download import DataUnavailable, data_folder
 from tdcd.data.table import Table
+
+VARIABLE = "TDCD_DATA"
+"""The environment variable that names the data folder."""
+
+
+def data_folder(folder: str | Path | None = None) -> Path:
+    """The folder of downloaded and hand-placed data: ``folder``, else ``$TDCD_DATA``, else ``~/.cache/tdcd``.
+
+    For a user without a home folder, as in containers, ``~`` is the working folder.
+
+    >>> data_folder("corpora").name
+    'corpora'
+    """
+    chosen = Path(folder or os.environ.get(VARIABLE) or "~/.cache/tdcd")
+    try:
+        return chosen.expanduser().absolute()
+    except RuntimeError:
+        return Path(*chosen.parts[1:]).absolute()
+
+
+class DataUnavailable(OSError):  # noqa: N818
+    """Public data is neither in the data folder nor to be had from the network, or is not what it should be."""
+
+    by_hand = ""
+    """How to get data that is absent; empty if it is there, and wrong."""
+
+
+def unavailable(what: str, *, looked: Iterable[Path], tried: Mapping[str, str], by_hand: str) -> DataUnavailable:
+    """The error for absent data: where it was looked for, why each address failed, and how to get it by hand."""
+    lines = [f"{what} is not in the data folder and could not be downloaded"]
+    lines += [f"  looked for {path}" for path in looked]
+    lines += [f"  tried {address}: {reason}" for address, reason in tried.items()]
+    lines += [f"  by hand: {by_hand}", f"  (the environment variable {VARIABLE} names another data folder)"]
+    error = DataUnavailable("\n".join(lines))
+    error.by_hand = by_hand
+    return error
 
 
 def load(source: str, *, folder: str | Path | None = None, seed: int = 0, rows: int | None = None) -> Table:

@@ -15,7 +15,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.data.download import DataUnavailable, reason, unavailable
+from tdcd.data.download import reason
+from tdcd.data.sources import DataUnavailable, unavailable
 from tdcd.data.superconductors import COLUMNS, NUM_ROWS
 from tdcd.data.table import Table
 

@@ -26,6 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from tdcd.blocks import Linear
+from tdcd.blocks.absent import without_stand_ins
 from tdcd.config.resolve import Plan, plan
 from tdcd.config.schema import LONG, stops_early
 from tdcd.core.choices import PYTHON
@@ -33,6 +34,7 @@ from tdcd.core.losses import LOSSES
 from tdcd.core.losses.huber import DELTA
 from tdcd.core.settings import AUTO
 from tdcd.core.words import counted, there_are
+from tdcd.federation.missing_rows import presence_of, test_presence_of
 from tdcd.federation.partition import contiguous_columns
 from tdcd.federation.silos import Federation
 from tdcd.prediction.model import Model
@@ -52,7 +54,7 @@ LABEL, WEIGHT = " label", " weight"
 """The columns of a silo's table that take y and the samples' weights; no column of X is called so."""
 
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "data": ("standardize", "rare"),
+    "data": ("standardize", "rare", "samples", "standin"),
     "federation": ("rows", "alpha", "labels"),
     "model": ("block", "hidden", "members", "dropout", "head", "encoding", "bins", "huber_delta", "l2"),
     "train": (
@@ -95,6 +97,12 @@ clients : int or list of int, default=1
     How many clients each silo has, to which its rows are dealt.
 labels : str or None, default=None
     The only silo whose clients have labels; None if the clients of all silos have them.
+samples : {"common", "all"}, default="common"
+    With frames by silo and ids: "common" trains on the samples that all frames have, "all" on every sample with a
+    label. Predictions then take ids that some frames lack, and do without frames that are not given.
+standin : {"function", "constant", "none"}, default="function"
+    With ``samples="all"``, what replaces a silo that lacks a sample: a small function of another silo's columns, a
+    number, or nothing.
 model : {"auto"} or None, default=None
     "auto" chooses ``block``, ``encoding`` and ``head``: a linear model, bins, an ensemble on piecewise columns and the
     same with a head are trained and compared on the held-out samples. ``choice_`` says which it is and by what margin.
@@ -218,7 +226,8 @@ converged_ : bool or None
 n_matched_ : int
     With frames by silo, how many samples are in all of them.
 n_lost_ : dict of str to int
-    With frames by silo, how many rows of each are not used, since another frame lacks their ids.
+    With frames by silo, how many rows of each are not used: another frame lacks their ids or, with
+    ``samples="all"``, they have no label.
 model_ : Model
     The trained model, which can be saved.
 history_ : list of Record
@@ -238,7 +247,7 @@ sample_weight : array of shape (n_samples,) or str, optional
 id : str or dict of str to str, optional
     With frames by silo, the column that says which sample a row is about, or this column of each frame:
     ``{"bank": "customer", "bureau": "person_id"}``. Samples that a frame lacks are left out with a
-    :class:`tdcd.DataWarning`. Without ids, rows at the same place are about the same sample.
+    :class:`tdcd.DataWarning`, unless ``samples="all"``. Without ids, rows at the same place are about the same sample.
 label : str, optional
     With frames by silo, the column that is to be predicted, in one of them or in several.
 
@@ -269,6 +278,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         clients: int | Sequence[int] = 1,
         *,
         labels: str | None = None,
+        samples: str = "common",
+        standin: str = "function",
         model: str | None = None,
         time_limit: float = TIME_LIMIT,
         block: str | Sequence[str] = "linear",
@@ -316,6 +327,7 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Keep the parameters as they are, for ``clone`` and ``get_params``; :meth:`fit` checks them."""
         self.silos, self.clients, self.labels = silos, clients, labels
+        self.samples, self.standin = samples, standin
         self.model, self.time_limit = model, time_limit
         self.block, self.hidden, self.members, self.dropout = block, hidden, members, dropout
         self.head, self.encoding, self.bins = head, encoding, bins
@@ -353,6 +365,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         classes: tuple[str, ...],
     ) -> Self:
         """Train on the checked rows of one table; ``labels`` are amounts, or numbers of ``classes``."""
+        if self.samples == "all":
+            raise ValueError("samples = 'all': it is for frames by silo, and X is one table: leave it out")
         table = _table(X, getattr(self, "feature_names_in_", None))
         self._names, self._label = table.column_names, None
         self._columns = _columns_by_silo(2 if self.silos is None else self.silos, self._names)
@@ -381,6 +395,8 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             raise ValueError("sample_weight: the weights of frames are a column next to the label: give its name")
         if self.silos is not None:
             raise ValueError(f"silos = {self.silos!r}: there is one silo per frame; leave it out")
+        if self.samples == "all" and id_column is None:
+            raise ValueError("samples = 'all': which rows are about the same sample is not known: give id=COLUMN")
         tables = {str(silo): arrow_of(frame, f"frame '{silo}'") for silo, frame in frames.items()}
         sections = silo_sections(tables, id_column, label, weight, self._clients_of([*tables]), self.labels)
         values = next(table.column(label) for table in tables.values() if label in table.column_names)
@@ -388,11 +404,14 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
         different = dict(sorted(classes.items()))
         loss = self._chosen_loss(len(different))
         weights = self._class_weights({value: name for name, value in different.items()})
-        result = self._train(sections, tables, loss, weights, (), align=id_column is not None)
+        align = id_column is not None and self.samples != "all"
+        result = self._train(sections, tables, loss, weights, (), align=align)
         federation = result.federation
-        held_out = 0 if federation.test_labels is None else len(federation.test_labels)
-        self.n_matched_ = federation.num_samples + held_out
-        self.n_lost_ = {silo: len(table) - self.n_matched_ for silo, table in tables.items()}
+        present = np.concatenate([presence_of(federation), test_presence_of(federation)], axis=1)
+        self.n_matched_ = int(present.all(axis=0).sum())
+        self.n_lost_ = {
+            silo: len(table) - int(own.sum()) for (silo, table), own in zip(tables.items(), present, strict=True)
+        }
         self._label, self._columns = label, {silo.name: [*preparation_of(silo).parts] for silo in federation.silos}
         self._features = [(silo, column) for silo, columns in self._columns.items() for column in columns]
         self.feature_names_in_ = np.array([f"{silo}.{column}" for silo, column in self._features], object)
@@ -517,6 +536,10 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             table = table.rename_columns(self._names)
         return self._by_silo(table)
 
+    def _without(self, tables: Mapping[str, Any]) -> list[str]:
+        """The silos whose frames are not given, if the model was trained on samples that some silos lack."""
+        return [silo for silo in self._columns if silo not in tables and self.model_.stand_ins.knows_absence]
+
     def _labels_in(self, frames: Mapping[str, Any]) -> list[Any]:
         """The labels that frames have, as tables have them, in the order of :meth:`predict`."""
         check_is_fitted(self)
@@ -528,12 +551,19 @@ class _TwoTier(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"no frame has the column '{self._label}': give it, or y")
         ids = {silo: self.model_.part(silo).columns.id for silo in tables}
         by_id = all(ids[silo] in table.column_names for silo, table in tables.items())
-        first, holder = next(iter(tables)), holders[0]
-        known = self._labels_by_id(holder, tables[holder], ids[holder] if by_id else PLACE, self._label)
-        order = self._labels_by_id(first, tables[first], ids[first] if by_id else PLACE, None)
+        id_of = {silo: ids[silo] if by_id else PLACE for silo in tables}
+        # Where frames may lack samples, the order is that of all of them, and any may have a label.
+        is_all = by_id and self.model_.stand_ins.knows_absence
+        known, order = dict[str, Any](), dict[str, str]()
+        for holder in reversed(holders if is_all else holders[:1]):
+            known |= self._labels_by_id(holder, tables[holder], id_of[holder], self._label)
+        for silo in [*tables] if is_all else [*tables][:1]:
+            for sample in self._labels_by_id(silo, tables[silo], id_of[silo], None):
+                order.setdefault(sample, silo)
         lacking = [sample for sample in order if sample not in known]
         if lacking:
-            raise ValueError(f"frame '{holder}' has no row with the id {lacking[0]!r}, and frame '{first}' has")
+            silo, holder = order[lacking[0]], " or ".join(f"'{holder}'" for holder in holders)
+            raise ValueError(f"frame {holder} has no row with the id {lacking[0]!r}, and frame '{silo}' has")
         return [known[sample] for sample in order]
 
     def _labels_by_id(self, silo: str, table: pa.Table, id_column: str, label: str | None) -> dict[str, Any]:
@@ -680,12 +710,13 @@ class TwoTierClassifier(ClassifierMixin, _TwoTier):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """``[rows, classes]``: the probability of every class, in the order of ``classes_``."""
         tables = self._new(X)
-        return self.model_.predict_proba(tables)
+        return self.model_.predict_proba(tables, self._without(tables))
 
     def decision_function(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The scores: of the second of two classes, or ``[rows, classes]``."""
         tables = self._new(X)
-        scores = _decision(self.model_.scores(tables).astype(np.float64), len(self.classes_))
+        scores = self.model_.scores(tables, self._without(tables)).astype(np.float64)
+        scores = _decision(scores, len(self.classes_))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
 
@@ -757,7 +788,7 @@ class TwoTierRegressor(RegressorMixin, _TwoTier):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The expected amount of each row."""
         tables = self._new(X)
-        return self.model_.predict(tables)
+        return self.model_.predict(tables, self._without(tables))
 
 
 def _decision(scores: NDArray[np.float64], num_classes: int) -> NDArray[np.float64]:
@@ -772,7 +803,7 @@ def _spread(result: Result) -> dict[tuple[str, str], float] | str:
     spreads = {}
     for silo, block in zip(result.federation.silos, result.simulation.blocks, strict=True):
         if not isinstance(block, Linear):
-            return f"silo '{silo.name}' has a block of kind '{type(block).__name__.lower()}'"
+            return f"silo '{silo.name}' has a block of kind '{type(without_stand_ins(block)).__name__.lower()}'"
         weights, start = np.asarray(result.blocks[silo.name]["weight"], np.float64), 0
         if weights.shape[1] > 1:
             weights = weights - weights.mean(axis=1, keepdims=True)

@@ -52,12 +52,28 @@ def stood_in_for(present: Presence, silo: int, labelled: Sequence[int]) -> Prese
     return absent
 
 
+def trained_without(present: Presence, names: Sequence[str], labelled: Sequence[int]) -> dict[str, list[str]]:
+    """By silo: the silos that it is trained to make up for, with stand-ins or, if there are none, with zeros."""
+    made_up_for = {}
+    for index, name in enumerate(names):
+        absent = stood_in_for(present, index, labelled)
+        if others := [other for other, own in zip(names, absent, strict=True) if own.any()]:
+            made_up_for[name] = others
+    return made_up_for
+
+
+def labelled_silos(federation: Federation) -> list[int]:
+    """The silos that have labels."""
+    only = federation.terms.label_silo
+    return [index for index, silo in enumerate(federation.silos) if only in (None, silo.name)]
+
+
 def with_stand_ins(federation: Federation, blocks: Sequence[Block]) -> tuple[Federation, tuple[Block, ...]]:
     """The federation with marks among its features, and the blocks that read them; both as they are if no row lacks."""
     if federation.is_complete:
         return federation, (*blocks,)
     names, terms = [silo.name for silo in federation.silos], federation.terms
-    labelled = [index for index, name in enumerate(names) if terms.label_silo in (None, name)]
+    labelled = labelled_silos(federation)
     train, test = presence_of(federation), test_presence_of(federation)
     silos, marked = [], []
     for index, (silo, block) in enumerate(zip(federation.silos, blocks, strict=True)):

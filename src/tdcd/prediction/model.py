@@ -33,7 +33,7 @@ from tdcd.core.settings import Dtype
 from tdcd.core.trees import named_leaves
 from tdcd.core.words import counted, there_are
 from tdcd.federation.silos import Federation
-from tdcd.prediction.scores import SiloScores, StandIns, by_id, by_place, check_without, combine
+from tdcd.prediction.scores import SiloScores, StandIns, by_id, by_place, check_without, combine, no_scores
 from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import SHARED, digest_of, parse_json, read_plain, write_durably
 from tdcd.records.model_file import read_metadata
@@ -325,12 +325,18 @@ class Model:
             }
         )
         if joined and self.stand_ins.knows_absence:
-            return combine(parts, allow_missing=True, head=self.head).scores
+            whole = parts | {name: no_scores(self) for name in without}
+            ordered = {name: whole[name] for name in self.silos}
+            predictions = combine(ordered, allow_missing=True, stand_ins=self.stand_ins, head=self.head)
+            for warning in predictions.warnings.values():
+                warnings.warn(warning, stacklevel=2)
+            return predictions.scores
         scores = by_id(parts) if joined else by_place(parts)
         for silo in without:
-            if warning := self.stand_ins.warning(silo):
+            replaced = 0 if self.stand_ins.is_trained(silo, given) else len(scores)
+            if warning := self.stand_ins.warning(silo, replaced):
                 warnings.warn(warning, stacklevel=2)
-            scores = scores + self.stand_ins.of(silo, scores.dtype)
+            scores = scores + self.stand_ins.of(silo, scores.dtype, given)
         return np.asarray(self.head.scores(scores))
 
     def predict(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[Any]:
@@ -597,7 +603,8 @@ def load_folder(
         parts[silo.name] = SiloModel(columns, preparation, silo.feature_shape, block, parameters)
     labels, subsets = config.federation.labels, folder.subsets()
     rate = subsets.get("silo_dropout", config.train.silo_dropout)
-    stand_ins = StandIns(subsets.get("stand_in", {}), rate, "patterns" in subsets)
+    knows_absence = "patterns" in subsets
+    stand_ins = StandIns.of_absence(subsets) if knows_absence else StandIns(subsets.get("stand_in", {}), rate)
     of_all = (labels, stand_ins, head, temperature_in(subsets))
     return kind((*names,), parts, encoding, loss, config.dtype, str(path), lacking, *of_all)
 

@@ -1,13 +1,14 @@
 """The scores of new samples: each silo scores its columns, and the scores are summed. A silo may be missing."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.words import are, counted
+from tdcd.federation.missing_rows import patterns_in
 from tdcd.tables.errors import SHOWN, TableError, caution
 from tdcd.tables.rows import written_otherwise
 
@@ -66,16 +67,49 @@ class StandIns(NamedTuple):
     """With which ``train.silo_dropout`` the run was trained."""
     knows_absence: bool = False
     """Whether it was trained on samples that some silos lack (``data.samples = "all"``)."""
+    trained_without: Mapping[str, Sequence[str]] = {}
+    """If it was: by silo, the silos that it was trained to make up for."""
+    means: Sequence[Mapping[str, Any]] = ()
+    """If it was, see :func:`tdcd.prediction.subsets.means_by_pattern`: what takes the place of any other silo."""
 
-    def of(self, silo: str, dtype: Any) -> NDArray[Any]:
-        """``[C]``, or a single zero."""
-        return np.asarray(self.values.get(silo, [0.0]), dtype)
+    @classmethod
+    def of_absence(cls, recorded: Mapping[str, Any]) -> Self:
+        """Those of a model that knows absence, from what ``subsets.json`` has."""
+        return cls(
+            knows_absence=True,
+            trained_without=recorded.get("trained_without", {}),
+            means=recorded.get("means", ()),
+        )
 
-    def warning(self, silo: str) -> str:
-        """What there is to say of predictions without a silo; nothing if the model was trained for them."""
-        if self.silo_dropout or self.knows_absence:
+    def of(self, silo: str, dtype: Any, speaking: Collection[str] = ()) -> NDArray[Any]:
+        """``[C]``, or a single zero, for samples that only the silos ``speaking`` have."""
+        if not self.knows_absence:
+            return np.asarray(self.values.get(silo, [0.0]), dtype)
+        if self.is_trained(silo, speaking):
+            return np.zeros(1, dtype)
+        # Of samples like these, if training had any.
+        known = [mean for mean in self.means if {*speaking} <= {*mean["silos"]}] or self.means
+        total = sum(mean["samples"] for mean in known)
+        parts = [np.multiply(mean["mean_phi"].get(silo, [0.0]), mean["samples"] / total) for mean in known]
+        return np.asarray(sum(parts, start=np.zeros(1)), dtype)
+
+    def is_trained(self, silo: str, speaking: Collection[str]) -> bool:
+        """Whether one of the silos ``speaking`` was trained to make up for a silo."""
+        return any(silo in self.trained_without.get(other, ()) for other in speaking)
+
+    def warning(self, silo: str, replaced: int = 0) -> str:
+        """What there is to say of predictions without a silo; nothing if the model was trained for them.
+
+        Args:
+            replaced: of a model that knows absence: for how many samples none was trained to make up for the silo.
+        """
+        if self.silo_dropout or (self.knows_absence and not replaced):
             return ""
-        effect = "its phi is replaced by its mean over the training rows" if silo in self.values else "it adds nothing"
+        has_mean = silo in self.values or any(silo in mean["mean_phi"] for mean in self.means)
+        effect = "its phi is replaced by its mean over the training rows" if has_mean else "it adds nothing"
+        if self.knows_absence:
+            samples = f"{counted(replaced, 'id')}, which no silo has that was trained to stand in for it"
+            return f"without silo '{silo}', {effect} for {samples}: these predictions may be far off"
         return f"without silo '{silo}', {effect}: the model was trained without train.silo_dropout, and may be far off"
 
 
@@ -99,6 +133,8 @@ class Predictions(NamedTuple):
     """``[n, C]``: the silos' phi summed."""
     missing: Sequence[Sequence[str]]
     """``[n]``: the silos that lack each sample."""
+    warnings: Mapping[str, str] = {}
+    """By silo that samples lack: what there is to say of it, if anything."""
 
 
 def no_scores(model: "Model") -> SiloScores:
@@ -135,13 +171,24 @@ def combine(
     places = {sample: place for place, sample in enumerate(ids)}
     first = next(iter(parts.values())).phi
     scores = np.zeros((len(ids), first.shape[1]), first.dtype)
+    present = np.zeros((len(parts), len(ids)), bool)
+    for own, part in zip(present, parts.values(), strict=True):
+        own[[places[sample] for sample in part.ids]] = True
     missing: list[list[str]] = [[] for _ in ids]
+    warnings: dict[str, str] = {}
+    by_pattern = patterns_in(present, [*parts])
     for silo, part in parts.items():
         scores[[places[sample] for sample in part.ids]] += part.phi
-        lacking = [places[sample] for sample in places.keys() - set(part.ids)]
-        scores[lacking] += stand_ins.of(silo, scores.dtype)
-        for place in lacking:
-            missing[place].append(silo)
+        lacking, replaced = 0, 0
+        for speaking, rows in by_pattern.items():
+            if silo not in speaking:
+                scores[rows] += stand_ins.of(silo, scores.dtype, speaking)
+                lacking += len(rows)
+                replaced += 0 if stand_ins.is_trained(silo, speaking) else len(rows)
+                for place in rows:
+                    missing[place].append(silo)
+        if lacking and (warning := stand_ins.warning(silo, replaced)):
+            warnings[silo] = warning
     refused = () if allow_missing else [silo for silo in parts if silo not in without]
     problems = [_lacks(silo, ids, missing) for silo in refused if any(silo in lacking for lacking in missing)]
     held = {silo: part.ids for silo, part in parts.items() if len(part.ids)}
@@ -150,7 +197,7 @@ def combine(
         raise TableError([*hints, *problems])
     for hint in hints:
         caution(hint)
-    return Predictions(ids, np.asarray(head.scores(scores)), missing)
+    return Predictions(ids, np.asarray(head.scores(scores)), missing, warnings)
 
 
 def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:

@@ -16,6 +16,9 @@ from tdcd.core.objective import Objective
 MOST_SILOS = 6
 """With more silos than these, only single ones, all but one and all of them are measured."""
 
+FEWEST_SAMPLES = 30
+"""Mean phi is kept of no fewer training samples than these, where silos lack samples."""
+
 Scorer = Callable[[NDArray[Any]], tuple[float, dict[str, float | None]]]
 """The loss and the metrics of samples, from their scores ``[m, C]``."""
 GroupPhi = Mapping[tuple[str, ...], NDArray[Any]]
@@ -120,6 +123,29 @@ def describe_subsets(
         "subsets": figures_by_subset(phis.measured, stand_in, measure) if phis.measured else [],
         "shuffled": silo_importances(phis.measured, measure),
     }
+
+
+def means_by_pattern(
+    phis: GroupPhi, rows: Mapping[tuple[str, ...], NDArray[Any]], head: Combine = SUM
+) -> list[dict[str, Any]]:
+    """What each silo adds to the scores of the training samples, on average, by the silos that have them.
+
+    Where a silo is missing that no other was trained to make up for, this takes its place. A mean of few samples would
+    show their phi: combinations that few samples have are left out or, if all are such, taken together.
+
+    Args:
+        phis: of the training samples, with zeros for those that a silo lacks; with its stand-ins for other silos.
+        rows: which samples each combination of silos has.
+    """
+    kept = {silos: own for silos, own in rows.items() if len(own) >= FEWEST_SAMPLES}
+    return [
+        {
+            "silos": [*silos],
+            "samples": len(own),
+            "mean_phi": _of_single({group: head.stand_in(phi[own]) for group, phi in phis.items()}),
+        }
+        for silos, own in (kept or {(): np.concatenate([*rows.values()])}).items()
+    ]
 
 
 def is_calibrated(blocks: Sequence[Block], objective: Objective) -> bool:

@@ -295,7 +295,9 @@ class RunFolder:
                 ``"train"``: of which the figures are; ``mean_phi`` and ``stand_in``, by silo ``[C]`` numbers each, its
                 mean phi over the training samples and what takes its place where it is missing; ``subsets``, for each
                 its ``silos``, their ``loss`` and ``metrics``; ``shuffled``, see
-                :func:`tdcd.prediction.subsets.silo_importances`; ``interactions``, see
+                :func:`tdcd.prediction.subsets.silo_importances`; where silos lack samples ``patterns``, figures by the
+                silos that have them, ``trained_without``, see :func:`tdcd.federation.missing_rows.trained_without`, and
+                ``means``, see :func:`tdcd.prediction.subsets.means_by_pattern`; ``interactions``, see
                 :func:`tdcd.prediction.interactions.interactions_of`; of ensembles with probabilities ``calibration``,
                 see :func:`tdcd.prediction.calibration.describe_calibration`; of simulations ``importance``, see
                 :func:`tdcd.prediction.importance.describe_importances`, and ``effects``, by silo those of its columns

@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ MOST_IDS, MOST_LETTERS, MOST_BODY_BYTES = 10_000, 256, 4 << 20
 PATIENCE_S = 10.0
 """How long a request may take to arrive."""
 MOST_CONNECTIONS = 256
-LOOK_S = 2.0
+LOOK_S = 1.0
 """How often the files are looked at."""
 
 
@@ -287,6 +288,16 @@ def listen(address: str) -> socket.socket:
     return made
 
 
+class _ServerLog(logging.Handler):
+    """Makes events of what the HTTP server has to say."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {"why": record.getMessage()}
+        if record.exc_info:
+            facts["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        event("server", record.levelno, **facts)
+
+
 def run(service: PredictionService, bound: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM; requests that have begun are answered."""
     import uvicorn  # noqa: PLC0415 - the application needs no server
@@ -305,4 +316,6 @@ def run(service: PredictionService, bound: socket.socket) -> None:
         h11_max_incomplete_event_size=1 << 14,
         timeout_graceful_shutdown=int(PATIENCE_S),
     )
+    log = logging.getLogger("uvicorn.error")
+    log.handlers[:], log.propagate = [_ServerLog(logging.WARNING)], False
     uvicorn.Server(config).run(sockets=[bound])

@@ -30,15 +30,18 @@ class NamedLabels(Exception):  # noqa: N818
     """The labels are not numbers."""
 
 
-def read_rows(table: Path | Source, columns: Columns) -> RawRows:
+def read_rows(table: Path | Source, columns: Columns, *, may_be_empty: bool = False) -> RawRows:
     """The rows of a CSV or Parquet file, or of a table that is open.
 
     Everything that is wrong with it is reported at once, in a :class:`TableError`. Blank are empty cells, ``NA``,
     ``N/A``, ``NaN`` and ``null``, and what the dialect adds.
+
+    Args:
+        may_be_empty: whether a table with a header and no rows is one.
     """
     if isinstance(table, Path):
         with open_table(table, columns.row_id, columns.dialect) as source:
-            return read_rows(source, columns)
+            return read_rows(source, columns, may_be_empty=may_be_empty)
     if columns.key is not None:
         return _linked(table, columns)
     wanted = table.wanted(columns)
@@ -52,7 +55,7 @@ def read_rows(table: Path | Source, columns: Columns) -> RawRows:
         raise diagnose(table, wanted, str(error), is_named=is_named) from None
     except (OSError, EOFError, zlib.error) as error:
         raise TableError([f"{table.name}: is damaged: {error}"]) from None
-    if repeat(rows.ids) or not len(rows):
+    if repeat(rows.ids) or not (len(rows) or may_be_empty):
         raise diagnose(table, wanted, "ids repeat", is_named=is_named)
     return rows if wanted.weight is None or wanted.aggregate else _with_weights(rows, wanted.weight)
 

@@ -14,12 +14,12 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import Hosts
-from tdcd.federation.missing_rows import patterns, test_patterns
+from tdcd.federation.missing_rows import labelled_silos, patterns, presence_of, test_patterns, trained_without
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
 from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.scores import StandIns
-from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated, temperature_in
+from tdcd.prediction.subsets import GroupPhi, Phis, describe_subsets, is_calibrated, means_by_pattern, temperature_in
 from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
@@ -80,6 +80,7 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
         content = {**described, "interactions": tested, **_explained(trained, hub_blocks, measure)}
     else:
         content = _by_pattern(federation, measured, measure, amounts=objective.kind.target == "amount")
+        content |= _of_absent(trained, train)
     total = None if labels is None else sum([*measured.values()][1:], start=next(iter(measured.values())))
     content |= _calibration(trained, total)
     folder.write_subsets(content)
@@ -177,11 +178,24 @@ def _by_pattern(
     }
 
 
+def _of_absent(trained: Trained, train: GroupPhi) -> dict[str, Any]:
+    """The entries of ``subsets.json`` about silos that are missing in a prediction."""
+    federation, names = trained.federation, [silo.name for silo in trained.federation.silos]
+    return {
+        "trained_without": trained_without(presence_of(federation), names, labelled_silos(federation)),
+        "means": means_by_pattern(train, patterns(federation), trained.objective.combine),
+    }
+
+
 def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | None) -> StandIns:
     """What takes the place of silos that are missing: what the folder says, or else worked out now."""
     rate = trained.variant.dropout.rate
     if not trained.federation.is_complete:
-        return StandIns(knows_absence=True)
+        if folder is not None:
+            return StandIns.of_absence(RunFolder(folder).subsets())
+        three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
+        train: GroupPhi = {(silo[2].name,): _phi_of(*silo, trained.hosts)[0] for silo in three}
+        return StandIns.of_absence(_of_absent(trained, train))
     # Of several processes only the first has the folder, and all of them must do the same.
     if not rate and folder is not None and trained.hosts is None:
         return StandIns(RunFolder(folder).subsets().get("stand_in", {}))

@@ -21,10 +21,10 @@ from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
 from tdcd.core.trees import named_leaves
-from tdcd.federation.missing_rows import Presence, patterns_in
+from tdcd.federation.missing_rows import Presence, patterns_in, trained_without
 from tdcd.prediction.calibration import describe_calibration
 from tdcd.prediction.interactions import HeldOut, interactions_of
-from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated
+from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated, means_by_pattern
 from tdcd.records.history import Record
 from tdcd.records.metrics import metrics
 from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Stopping
@@ -230,7 +230,7 @@ class Records:
         if present is None or present.all():
             figures = self._by_subset(round_index, scores)
         else:
-            figures = self._by_pattern(scores, present)
+            figures = self._by_pattern(round_index, scores, present)
         return figures | self._calibration(scores)
 
     def _by_subset(self, round_index: int, scores: Scores) -> dict[str, Any]:
@@ -274,7 +274,7 @@ class Records:
         weights = samples.weights_at(samples.held_out == is_held_out)
         return {"calibration": describe_calibration(held_out, labels, weights, objective)}
 
-    def _by_pattern(self, scores: Scores, present: Presence) -> dict[str, Any]:
+    def _by_pattern(self, round_index: int, scores: Scores, present: Presence) -> dict[str, Any]:
         """The same where silos lack samples: the figures by the silos that have them."""
         held_out, names = self.compute.sample_index.held_out, self.job.config.silo_names
         what: Literal["train", "test"] = "test" if held_out.any() else "train"
@@ -290,7 +290,16 @@ class Records:
             counts = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": int((~others).sum())}
             figures.append({**counts, "loss": loss, "metrics": reached})
         empty: dict[str, Any] = {"mean_phi": {}, "stand_in": {}, "subsets": []}
-        return {"silos": [*names], "silo_dropout": 0.0, "samples": what, **empty, "patterns": figures}
+        content = {"silos": [*names], "silo_dropout": 0.0, "samples": what, **empty, "patterns": figures}
+        train, absent = self._by_silo("train", round_index, scores.arrays), absent_in(scores.arrays, "train_absent")
+        if absent is not None:
+            trained = {silos: rows[~absent[rows]] for silos, rows in trained.items()}
+        labelled = [silo for silo in range(len(names)) if self.job.has_labels(silo)]
+        of_absent = {
+            "trained_without": trained_without(present[:, ~held_out], names, labelled),
+            "means": means_by_pattern(train, trained, self.job.combine),
+        }
+        return content | of_absent
 
     def _by_silo(
         self, what: Literal["train", "test"], round_index: int, parts: Sequence[Arrays]

@@ -401,6 +401,9 @@ class PredictModel(Message, frozen=True, kw_only=True, tag="predict_model"):
     outputs: BoundedCount
     """C, the scores of a sample."""
     block: NamedArrays
+    absent: Array | None = None
+    """Where silos may lack samples, once that is known of the client's rows: for which of the silos that the block has
+    stand-ins for each row needs them."""
     config: dict[str, SettingValue]
 
 
@@ -409,6 +412,8 @@ class PredictRows(Message, frozen=True, kw_only=True, tag="predict_rows"):
 
     ids: list[str]
     phi: Array
+    stands_in: bool = False
+    """Whether stand-ins are in it, after a message with ``absent``."""
     config: dict[str, SettingValue]
 
 

@@ -74,9 +74,9 @@ def take_loss(name: str, model: ModelSection) -> Loss:
         raise RejectedMessage(f"'loss' is not known here: {error.problems[0]}") from None
 
 
-def take_mask(array: Array, name: str, size: int) -> NDArray[np.bool_]:
-    """One number per sample, 0 or 1."""
-    mask = take(array, name, np.uint8, [size])
+def take_mask(array: Array, name: str, *shape: int) -> NDArray[np.bool_]:
+    """One number per sample, or per sample and silo, 0 or 1."""
+    mask = take(array, name, np.uint8, [*shape])
     if (mask > 1).any():
         raise RejectedMessage(f"'{name}' must be 0 or 1 for each sample")
     return mask.astype(np.bool_)

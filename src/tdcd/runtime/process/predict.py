@@ -34,7 +34,7 @@ from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.messages.messages import PredictHello, PredictModel, PredictReturned, PredictRows, PredictScores
 from tdcd.runtime.messages.structure import Array, Message, named
-from tdcd.runtime.messages.validation import take, take_all, take_json
+from tdcd.runtime.messages.validation import take, take_all, take_json, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job
@@ -42,7 +42,7 @@ from tdcd.tables.client_table import find_silo
 from tdcd.tables.errors import caution
 from tdcd.tables.preparation import Preparation
 from tdcd.tables.reader import read_rows
-from tdcd.tables.rows import Columns, id_order
+from tdcd.tables.rows import Columns, RawRows, id_order
 
 PREDICTION = "prediction"
 """What the keys are for."""
@@ -53,8 +53,8 @@ class StandInScores(NamedTuple):
 
     silos: tuple[str, ...]
     """Those that they stand in for."""
-    phi: Callable[[NDArray[np.bool_]], NDArray[Any]]
-    """Phi of the silo's rows, if ``[n, S]`` says which of them need which stand-in."""
+    phi: Callable[[NDArray[np.bool_]], NDArray[Any] | None]
+    """Phi of the silo's rows, if ``[n, S]`` says which of them need which stand-in; None if that is still to come."""
 
 
 class ModelOf(NamedTuple):
@@ -202,9 +202,14 @@ class PredictHub:
         if self._stand_ins is not None:
             if not all(map(self._has_compared, self.partners)):
                 return []
-            self.own = self.own._replace(phi=self._stand_ins.phi(self._absent()))
-            return [message for partner in self.partners for message in self._scores_for(partner)]
+            phi = self._stand_ins.phi(self._absent())
+            return [] if phi is None else self.stand_in(phi)
         return self._scores_for(peer)
+
+    def stand_in(self, phi: NDArray[Any]) -> list[Message]:
+        """Send the peers this silo's scores, with its stand-ins for the silos that lack its rows."""
+        self.own = self.own._replace(phi=phi)
+        return [message for partner in self.partners for message in self._scores_for(partner)]
 
     def _absent(self) -> NDArray[np.bool_]:
         """``[n, S]``: which of this silo's rows need which of its stand-ins, as :meth:`Model.all_scores` has it."""
@@ -377,62 +382,106 @@ class ScoringHub:
     """A hub without rows: its clients score theirs with the silo's part of the model, and then it is a PredictHub.
 
     Clients get what they get in training: the preparation and the hub's block. Their hub gets ids and phi, no cell.
+    Where silos may lack samples, they score their rows once more when it is known which of them need a stand-in.
     """
 
-    def __init__(self, job: Job, silo: int, model: Model, hub_of_rows: Callable[[SiloScores], PredictHub]) -> None:
-        """Take the model, and what makes a hub of the silo's scores."""
+    def __init__(
+        self, job: Job, silo: int, model: Model, hub_of_rows: Callable[[SiloScores, StandInScores | None], PredictHub]
+    ) -> None:
+        """Take the model, and what makes a hub of the silo's scores and its stand-ins."""
         name = job.config.silo_names[silo]
         self.name, self.clients = job.hubs[silo], job.clients(silo)
         self._job, self._part, self._outputs = job, model.part(name), model.num_outputs
         self._dtype, self._width = model.dtype, model.phi_width
         self._hub_of_rows = hub_of_rows
-        self.peers = hub_of_rows(no_scores(model)).partners
+        self.peers = hub_of_rows(no_scores(model), None).partners
         self.partners = (*self.clients, *self.peers)
         self.hub: PredictHub | None = None
         """The hub with its clients' scores, once they are there."""
         self._rows: dict[str, SiloScores] = {}
         self._early: dict[str, PredictHello] = {}
+        self._absent: NDArray[np.bool_] | None = None
+        """Which rows need which stand-ins, once clients were asked for them."""
+        self._with_stand_ins: dict[str, NDArray[Any]] = {}
+        """By client: phi with them."""
 
     @property
     def done(self) -> bool:
         """Whether the clients' scores are here, and all peers have sent theirs and got ours."""
-        return self.hub is not None and self.hub.done
+        return not self.missing()
 
     def missing(self) -> list[str]:
         """Who is being waited for."""
-        if self.hub is not None:
-            return self.hub.missing()
-        return [client for client in self.clients if client not in self._rows]
+        if self.hub is None:
+            return [client for client in self.clients if client not in self._rows]
+        asked = self.clients if self._absent is not None else ()
+        return [*self.hub.missing(), *(client for client in asked if client not in self._with_stand_ins)]
 
     def start(self) -> list[Message]:
         """The silo's part of the model, for its clients."""
+        return [self._model().to(client) for client in self.clients]
+
+    def _model(self, absent: NDArray[np.bool_] | None = None) -> PredictModel:
         part = self._part
-        message = PredictModel(
+        return PredictModel(
             self.name,
             "",
             preparation=json.dumps(part.preparation.to_json()),
             feature_shape=part.feature_shape,
             outputs=self._outputs,
             block=named({name: np.asarray(leaf) for name, leaf in named_leaves(part.parameters).items()}),
+            absent=None if absent is None else Array.of(absent.astype(np.uint8)),
             config=self._job.shared,
         )
-        return [message.to(client) for client in self.clients]
 
     def receive(self, message: Message) -> list[Message]:
         """A client's scores, or another hub's part of the prediction."""
         if message.sender in self.clients:
-            if not isinstance(message, PredictRows) or self.hub is not None:
+            if not isinstance(message, PredictRows):
                 raise RejectedMessage(f"'{message.kind}' was not requested")
-            return self._on_rows(message)
+            return self._on_stand_ins(message) if message.stands_in else self._on_rows(message)
         if self.hub is not None:
-            return self.hub.receive(message)
+            return self._and_ask(lambda hub: hub.receive(message))
         if not isinstance(message, PredictHello) or message.sender not in self.peers:
             raise RejectedMessage(f"'{message.kind}' was not requested")
         # One of each peer, the last.
         self._early[message.sender] = message
         return []
 
+    def _and_ask(self, speak: Callable[[PredictHub], list[Message]]) -> list[Message]:
+        """What the hub says; and if it has found out which rows need stand-ins, a question to the clients."""
+        assert self.hub is not None
+        was_asked, out = self._absent is not None, speak(self.hub)
+        if self._absent is None or was_asked:
+            return out
+        ends = np.cumsum([len(self._rows[client].ids) for client in self.clients])
+        parts = np.split(self._absent, ends[:-1])
+        return out + [self._model(own).to(client) for client, own in zip(self.clients, parts, strict=True)]
+
+    def _stand_in_phi(self, absent: NDArray[np.bool_]) -> NDArray[Any] | None:
+        if self._absent is not None and (absent != self._absent).any():
+            raise IncompatibleParties(
+                "another hub came back with other rows: start the prediction again at all parties"
+            )
+        self._absent = absent
+        if len(self._with_stand_ins) < len(self.clients):
+            return None
+        return np.concatenate([self._with_stand_ins[client] for client in self.clients])
+
+    def _on_stand_ins(self, message: PredictRows) -> list[Message]:
+        if self._absent is None or message.sender in self._with_stand_ins:
+            raise RejectedMessage(f"'{message.kind}' was not requested")
+        ids = self._rows[message.sender].ids
+        if message.ids != ids:
+            raise RejectedMessage("'ids' are others than before")
+        self._with_stand_ins[message.sender] = take(message.phi, "phi", self._dtype, [len(ids), self._width])
+        phi = self._stand_in_phi(self._absent)
+        assert self.hub is not None
+        return [] if phi is None else self.hub.stand_in(phi)
+
     def _on_rows(self, message: PredictRows) -> list[Message]:
+        if self.hub is not None:
+            raise RejectedMessage(f"'{message.kind}' was not requested")
         compare_settings(message.sender, message.config, self.name, self._job)
         phi = take(message.phi, "phi", self._dtype, [len(message.ids), self._width])
         if len(set(message.ids)) < len(message.ids):
@@ -447,11 +496,24 @@ class ScoringHub:
                 if sample in holder:
                     raise IncompatibleParties(f"id '{sample}' is held by {holder[sample]} and by {client}")
                 holder[sample] = client
-        self.hub = self._hub_of_rows(SiloScores([*holder], np.concatenate([part.phi for part in parts])))
-        out = self.hub.start()
-        for early in self._early.values():
-            out += self.hub.receive(early)
-        return out
+        stand_ins = StandInScores(self._part.preparation.absent.silos, self._stand_in_phi)
+        needs = takes_stand_ins(self._job, self._part)
+        scores = SiloScores([*holder], np.concatenate([part.phi for part in parts]))
+        self.hub = self._hub_of_rows(scores, stand_ins if needs else None)
+
+        def begin(hub: PredictHub) -> list[Message]:
+            early = (hub.receive(hello) for hello in self._early.values())
+            return [*hub.start(), *(message for messages in early for message in messages)]
+
+        return self._and_ask(begin)
+
+
+def takes_stand_ins(job: Job, part: SiloModel) -> bool:
+    """Whether a silo's part of the predictions has stand-ins for other silos.
+
+    Masked scores are of the samples that all silos have.
+    """
+    return job.config.exchange.protect != "mask" and bool(part.preparation.absent.silos)
 
 
 class ScoringClient:
@@ -462,8 +524,13 @@ class ScoringClient:
         self.name, self.hub = name, job.hubs[silo]
         self.partners: tuple[str, ...] = (self.hub,)
         self.done = False
-        self.num_rows = 0
         self._job, self._silo, self._table = job, silo, table
+        self._rows: RawRows | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows it has scored."""
+        return 0 if self._rows is None else len(self._rows)
 
     def missing(self) -> list[str]:
         """Who is being waited for."""
@@ -474,17 +541,26 @@ class ScoringClient:
         return []
 
     def receive(self, message: Message) -> list[Message]:
-        """The silo's part of the model; the answer has the ids of this client's rows, and their phi."""
+        """The silo's part of the model; the answer has the ids of this client's rows, and their phi.
+
+        If the model has stand-ins, it comes again with the rows that need them.
+        """
         if not isinstance(message, PredictModel):
             raise RejectedMessage(f"'{message.kind}' was not requested")
         compare_settings(message.sender, message.config, self.name, self._job)
-        part = self._part(message)
-        rows = read_rows(self._table, part.columns)
-        for column, sentence in part.preparation.cautions(rows).items():
-            caution(f"column '{column}': {sentence}")
-        self.num_rows, self.done = len(rows), True
-        phi = Array.of(part.phi(rows))
-        return [PredictRows(self.name, self.hub, ids=[*rows.ids], phi=phi, config=self._job.shared)]
+        part, stands_in = self._part(message), message.absent is not None
+        if self._rows is None:
+            self._rows = read_rows(self._table, part.columns, may_be_empty=True)
+            for column, sentence in part.preparation.cautions(self._rows).items():
+                caution(f"column '{column}': {sentence}")
+        rows, absent = self._rows, None
+        if message.absent is not None:
+            absent = take_mask(message.absent, "absent", len(rows), len(part.preparation.absent.silos))
+        self.done = stands_in or not takes_stand_ins(self._job, part)
+        job = self._job
+        nothing = np.zeros((0, job.combine.width(message.outputs)), job.settings.dtype)
+        phi = Array.of(part.phi(rows, absent) if len(rows) else nothing)
+        return [PredictRows(self.name, self.hub, ids=[*rows.ids], phi=phi, stands_in=stands_in, config=job.shared)]
 
     def _part(self, message: PredictModel) -> SiloModel:
         job, section = self._job, self._job.config.silos[self._silo]
@@ -558,9 +634,9 @@ def predict_with_peers(
     if job.config.federation.labels in without:
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
     model = _model_in(run, job, index, allow_code=allow_code)
-    trained, stand_ins = model_of(run), None
+    trained = model_of(run)
 
-    def hub_of_rows(scores: SiloScores) -> PredictHub:
+    def hub_of_rows(scores: SiloScores, stand_ins: StandInScores | None) -> PredictHub:
         if is_masked:
             keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
             return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress)
@@ -569,18 +645,13 @@ def predict_with_peers(
 
     party: PredictHub | ScoringHub
     if data is None:
-        if job.may_lack_samples:
-            raise ValueError(
-                "data.samples = 'all': which rows need a stand-in is known at the hub, which has no rows here; give it "
-                "--data with the new rows"
-            )
         party = ScoringHub(job, index, model, hub_of_rows)
     else:
-        if job.may_lack_samples and not is_masked:
-            part = model.part(silo)
+        stand_ins, part = None, model.part(silo)
+        if takes_stand_ins(job, part):
             rows = read_rows(data, part.columns)
             stand_ins = StandInScores(part.preparation.absent.silos, lambda absent: part.phi(rows, absent))
-        party = hub_of_rows(model.silo_scores(silo, data))
+        party = hub_of_rows(model.silo_scores(silo, data), stand_ins)
     with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
         _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
     hub = party.hub if isinstance(party, ScoringHub) else party
@@ -606,7 +677,11 @@ def own_scores(
     if data is not None:
         return model, model.silo_scores(silo, data)
     peers, trained = job.peers(index), model_of(run)
-    party = ScoringHub(job, index, model, lambda scores: PredictHub(job, index, scores, trained, peers))
+
+    def hub_of_rows(scores: SiloScores, stand_ins: StandInScores | None) -> PredictHub:
+        return PredictHub(job, index, scores, trained, peers, stand_ins=stand_ins)
+
+    party = ScoringHub(job, index, model, hub_of_rows)
     with open_transport(job, party.name, list(party.partners), own, "predict") as transport:
         _check_ended(converse(party, transport, waiting.show, waiting.should_stop))
     assert party.hub is not None
