@@ -30,6 +30,7 @@ NAMES = (
     "federation",
     "parties",
     "hub_clients",
+    "hub_index",
     "metrics",
     "masks",
     "encrypted_slopes",

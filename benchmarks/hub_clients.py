@@ -1,4 +1,4 @@
-"""A real hub with 10, 30, 100 and 300 clients: what a round takes, and what a client takes of the hub's memory.
+"""A real hub with 10 to 500 clients: what a round takes, and what a client takes of the hub's memory.
 
 Two silos on loopback under mutual TLS. The first has all the clients, the second has one, with all rows. Hubs are those
 of ``tdcd hub`` and clients those of ``tdcd client``, but many share a process: see :mod:`benchmarks.client_group`. They
@@ -20,7 +20,7 @@ from tdcd.runtime.process.forking import environment
 from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage.status import read_status
 
-CLIENTS, PER_PROCESS, ROUNDS, WARM = (10, 30, 100, 300), 50, 60, 5
+CLIENTS, PER_PROCESS, ROUNDS, WARM = (10, 30, 100, 200, 300, 500), 50, 60, 5
 CLIENTS_OF_A = "clients of the first silo"
 ROWS, BATCH = 40, 10
 """A client's rows, and its share of a minibatch: the same however many clients there are."""

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
+    "dp_accounting": "dp-accounting",
     "zenoh": "eclipse-zenoh",
     "mlflow": "mlflow-skinny",
 }

@@ -37,6 +37,14 @@ def test_minibatches(given, page):
     assert ours[0].tolist() == ids
 
 
+@pytest.mark.parametrize("given", VECTORS["permuted minibatches"])
+def test_permuted_minibatches(given, page):
+    seed, round_index, num_samples, size, count, ids = given.values()
+    assert page["permuted_minibatches"](seed, round_index, num_samples, size, count) == ids
+    sizes = {"num_samples": num_samples, "batch_size": size, "local_steps": count}
+    assert batch_ids(seed, [round_index], **sizes, draws="permutation")[0].tolist() == ids
+
+
 def test_many_minibatches_of_all_sizes(page):
     for seed, (num_samples, size) in enumerate([(1, 1), (4, 1), (7, 7), (64, 16), (65, 17), (4096, 1024)]):
         ours = batch_ids(seed, range(3), num_samples=num_samples, batch_size=size, local_steps=2)

@@ -1,5 +1,6 @@
 """Audits of breast cancer data, three linear silos: attacks succeed where we say so, and fail where we say so."""
 
+import html
 import json
 import math
 import re
@@ -11,7 +12,7 @@ import pytest
 
 from support.well_formed import Page
 from tdcd.audit import Mode, audit, modes_of
-from tdcd.audit.lines import _OUTCOMES, LINES, reading
+from tdcd.audit.lines import _OUTCOMES, _REMEDIES, LINES, reading, remedy
 from tdcd.audit.modes import is_configured
 from tdcd.audit.tables import overview
 from tdcd.config import check_config
@@ -154,6 +155,32 @@ def test_the_terminal_has_a_table_for_each_place_of_labels(done):
     assert first.head == ["", "plain *", "masked", "blocks summed", "label DP"]
     assert ["own hub", "1.00/0.00", "1.00/0.00", "1.00/0.00", "1.00/0.00"] in first.rows
     assert [row[1] for row in second.rows if row[0] == "labels of hub"] == ["1.00/0.50"]
+
+
+def test_every_red_cell_says_what_to_do_and_no_other(done):
+    shown = page(done)
+    for key in done.lines:
+        worst = [finding for finding in (done.worst(key, mode) for mode in done.modes) if finding is not None]
+        red = [finding for finding in worst if finding.gain >= 0.1 and not finding.holds]
+        assert {bool(remedy(finding)) for finding in red} <= {True}
+        assert not any(remedy(finding) for finding in worst if finding not in red)
+        for finding in red:
+            assert f"What to do now: {remedy(finding)}" in html.unescape(shown)
+    assert {line.key for line in LINES} == {*_REMEDIES}
+
+
+def test_scores_compare_modes(done):
+    scores = {mode.name + " at one" * (mode in (AT_ONE, AT_ONE_DP)): done.score(mode) for mode in done.modes}
+    assert all(0 <= score <= 1 for score in scores.values())
+    assert scores["plain"] < scores["masked"]
+    assert scores["plain at one"] < scores["label DP at one"]
+    # By hand, from the findings.
+    kept = []
+    for key in done.lines:
+        finding = done.worst(key, PLAIN)
+        if finding is None or finding.holds or finding.recovered is not None:
+            kept.append(1.0 if finding is None else 0.0 if finding.holds else 1 - finding.gain)
+    assert scores["plain"] == pytest.approx(np.mean(kept))
 
 
 def test_every_line_has_readings():

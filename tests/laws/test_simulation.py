@@ -59,6 +59,18 @@ def test_linear_silos_agree_with_the_oracle(engine, loss, gradient, minibatches)
     law()
 
 
+LARGE = Shape(clients=(2, 1), columns=(2, 1), num_samples=4200, batch_size=1050, local_steps=1)
+"""Large minibatches, which the flat engine draws itself if they are from the stream."""
+
+
+@pytest.mark.parametrize(("engine", "shape"), [*((engine, SHAPES[1]) for engine in ENGINES), ("flat", LARGE)])
+def test_minibatches_drawn_by_a_permutation_agree_with_the_oracle(engine, shape):
+    problem = Problem.draw(shape, Objective("squared", 0.3), seed=4, draws="permutation")
+    assert_same(problem, engine, num_rounds=2)
+    other = Problem.draw(shape, Objective("squared", 0.3), seed=4)
+    assert distance(problem.solve(1), other.solve(1)) > TOLERANCE
+
+
 MLP = Shape(clients=(2, 3), columns=(3, 2), blocks=(Mlp((4, 3)), Mlp((3,))))
 ENSEMBLE = Shape(clients=(2, 3), columns=(3, 2), blocks=(Ensemble((4, 3), 2, 0.0), Ensemble((3,), 3, 0.0)))
 SMALL = Shape(clients=(2,), columns=(3,), local_steps=2, blocks=(Mlp((4,)),))

@@ -215,3 +215,37 @@ def test_without_the_library_a_party_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
     with pytest.raises(ValueError, match=r"pip install 'tdcd\[encrypt\]'"):
         encryption.require()
+
+
+@pytest.mark.parametrize("encoding", ["bins", "piecewise"])
+def test_wide_encodings_have_the_simulations_history_too(tmp_path, encoding):
+    """Several answers per client: one ciphertext has room for 8192 / 128 columns of sums, and here are more."""
+    generator, rows = np.random.default_rng(3), 200
+    columns = generator.normal(size=(rows, 12))
+    labels = (columns[:, 0] + columns[:, 7] > 0).astype(int)
+    for name, part in (("bank", columns[:, :6]), ("shop", columns[:, 6:])):
+        head = ["id", *(f"{name}{place}" for place in range(6)), *(["y"] if name == "bank" else [])]
+        lines = [
+            ",".join(map(str, [row, *part[row].round(4), *([labels[row]] if name == "bank" else [])]))
+            for row in range(rows)
+        ]
+        (tmp_path / f"{name}.csv").write_text("\n".join([",".join(head), *lines]) + "\n")
+    silos = [
+        {"name": "bank", "table": "bank.csv", "clients": 2, "label": "y"},
+        {"name": "shop", "table": "shop.csv", "clients": 2},
+    ]
+    config = with_keys(
+        RIDGE,
+        data={"source": "files", "folder": str(tmp_path)},
+        silos=silos,
+        federation=ENCRYPT["federation"],
+        model={"encoding": encoding, "bins": 48},
+        train={"local_steps": 1, "rounds": 3, "batch_size": 128},
+    )
+    planned, result, office = run(config)
+    shares = [m for m in office.sent if isinstance(m, Part) and m.flow == "share"]
+    width = planned.federation.silos[1].features.shape[1]
+    assert width > 8192 // 128
+    assert {m.arrays["whole"].values.shape[1] for m in shares} == {-(-width // (8192 // 128))}
+    assert_same_history(office, result)
+    assert result.history[-1].train_loss < result.history[0].train_loss

@@ -245,7 +245,7 @@ def test_the_dashboard_asks_for_figures_that_exist():
     names, labels = {metric.name for metric in METRICS}, {"instance", "job", "on", "party", "receiver", "sender"}
     used = {name for query in asked for name in re.findall(r"\btdcd_\w+", query)}
     assert used <= names
-    assert names - used == {"tdcd_phase", "tdcd_evaluated_round"}
+    assert names - used == {"tdcd_phase", "tdcd_evaluated_round", "tdcd_epsilon_spent"}
     legends = " ".join(target["legendFormat"] for panel in board["panels"] for target in panel["targets"])
     assert {*re.findall(r"\{\{(\w+)\}\}", legends)} <= {*labels, "figure", "samples"}
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])

@@ -23,6 +23,7 @@ CASES = {
     "one silo": with_keys(RIDGE, silos=[{"name": "a", "clients": 3}]),
     "full minibatches": with_keys(RIDGE, train={"minibatches": "full"}),
     "one minibatch for all steps": with_keys(RIDGE, train={"minibatches": "reused"}),
+    "drawn by a permutation": with_keys(RIDGE, train={"draws": "permutation"}),
     "shared model": with_keys(RIDGE, federation={"share_model": True}),
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from tdcd.runtime.certificates.agreement import Certified, ForgedCardError, Keys, RevokedCardError
 from tdcd.runtime.certificates.issue import issue, revoke, throwaway
-from tdcd.runtime.storage.keys import mask_key
+from tdcd.runtime.storage.keys import answer_key, forget_answer_key, mask_key
 
 pytestmark = pytest.mark.quick
 
@@ -80,3 +80,20 @@ def test_the_key_of_a_run_folder_stays_and_is_for_its_owner_alone(tmp_path):
     path.write_text("half")
     with pytest.raises(ValueError, match=r"mask.key is damaged: .* restore the run folder"):
         mask_key(tmp_path)
+
+
+def test_what_hides_a_clients_answers_stays_for_a_run_and_is_gone_after_it(tmp_path):
+    path = tmp_path / "client.shop.c1.0123456789abcdef.key"
+    first = answer_key(path)
+    assert answer_key(path) == first
+    assert path.stat().st_mode & 0o777 == 0o600
+    forget_answer_key(path)
+    assert not [*tmp_path.iterdir()]
+    assert answer_key(path) != first
+    path.write_text("no key\n")
+    with pytest.raises(ValueError, match=r"\.key is damaged: .* Remove it: a new one hides what is sent from now on"):
+        answer_key(path)
+    with pytest.raises(
+        ValueError, match=r"client\.key cannot be made \(No such file .*give it --out, a folder of its own"
+    ):
+        answer_key(tmp_path / "missing" / "client.key")

@@ -1,4 +1,4 @@
-"""Masks between real processes over mutual TLS, with keys on their certificates: the simulation's history."""
+"""Masks and encrypted slopes between real processes over mutual TLS: the simulation's history, and no key is left."""
 
 import pytest
 
@@ -13,6 +13,11 @@ CASES = {
     "between hubs": {
         "silos": [{"name": name, "clients": 1} for name in ("clinic", "lab", "shop")],
         "exchange": {"protect": "mask"},
+    },
+    "encrypted slopes": {
+        "silos": [{"name": name, "clients": 1} for name in ("clinic", "lab")],
+        "federation": {"labels": "clinic", "protect_labels": "encrypt"},
+        "train": {**RIDGE["train"], "local_steps": 1},
     },
     "inside a silo": {"silos": [{"name": "clinic", "clients": 3}], "exchange": {"protect_blocks": True}},
 }
@@ -32,3 +37,7 @@ def test_real_parties_mask_what_the_simulation_adds_up(tmp_path, name):
             assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-9)
             assert ours.bytes == theirs.bytes
         assert not (home / "mask.key").exists()
+    # Nor what hid clients' answers: next to certificates are those of parties alone.
+    keys_left = [path.name for path in (tmp_path / "trial" / "certs").glob("client.*.key")]
+    assert all(len(name.split(".")) == 4 for name in keys_left)
+    assert len(keys_left) == sum(silo["clients"] for silo in CASES[name]["silos"])

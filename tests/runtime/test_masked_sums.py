@@ -219,7 +219,7 @@ def test_what_cannot_work_gets_a_sentence(sections, text):
 IDS = {"bank": ["1", "2", "3", "5"], "shop": ["3", "2", "9", "5"], "bureau": ["2", "1", "7", "3", "5"]}
 
 
-def predicting():
+def predicting(to=()):
     rng = np.random.default_rng(0)
     job = Job(check_config({"silos": [{"name": name} for name in IDS], "exchange": {"protect": "mask"}}))
     return {
@@ -229,15 +229,20 @@ def predicting():
             SiloScores(ids, rng.normal(size=(len(ids), 2)).astype(np.float32)),
             ModelOf("abc", "finished"),
             Keys.of_secret(f"hub.{silo}", SECRET),
+            to=to,
         )
         for index, (silo, ids) in enumerate(IDS.items())
     }
 
 
-def test_predictions_of_what_all_hubs_have():
-    hubs = predicting()
+@pytest.mark.parametrize("to", [(), ("hub.shop",), ("hub.bank", "hub.bureau")])
+def test_predictions_of_what_all_hubs_have(to):
+    hubs = predicting(to)
     assert {outcome.status for outcome in talk_all(hubs.values()).values()} == {"finished"}
     for silo, hub in hubs.items():
+        if hub.name not in (to or [hub.name]):
+            assert hub.scores() == {}
+            continue
         parts = {silo: hub.own, **{peer.removeprefix("hub."): part for peer, part in hub.scores().items()}}
         found = combine(parts, common_only=True)
         assert list(found.ids) == [one for one in IDS[silo] if one in ("2", "3", "5")]

@@ -18,7 +18,7 @@ SILOS = [{"name": name} for name in ("bank", "shop", "bureau")]
 IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7", "3"]}
 
 
-def hubs(models=None, rounds=200, without=(), **federation):
+def hubs(models=None, rounds=200, without=(), to=(), **federation):
     rng = np.random.default_rng(0)
     job = Job(check_config({"silos": SILOS, "train": {"step_size": 0.05, "rounds": rounds}, "federation": federation}))
     return {
@@ -28,6 +28,7 @@ def hubs(models=None, rounds=200, without=(), **federation):
             SiloScores(ids, rng.normal(size=(len(ids), 2)).astype(np.float32)),
             (models or {}).get(silo, MODEL),
             [f"hub.{gone}" for gone in without],
+            to=to,
         )
         for index, (silo, ids) in enumerate(IDS.items())
         if silo not in without
@@ -87,6 +88,20 @@ def test_only_the_silo_with_labels_gets_scores():
     for silo in ("bank", "bureau"):
         assert talks[silo].parts == {}
         assert talks[silo].partners == ("hub.shop",)
+        with pytest.raises(RejectedMessage, match="'predict_scores' was not requested"):
+            talks[silo].receive(shop_scores(silo))
+
+
+def test_only_chosen_hubs_get_scores():
+    everyone, talks = hubs(), hubs(to=["hub.shop"])
+    talk_all(everyone.values())
+    assert {outcome.status for outcome in talk_all(talks.values()).values()} == {"finished"}
+    for peer, part in everyone["shop"].parts.items():
+        assert talks["shop"].parts[peer].ids == part.ids
+        assert (talks["shop"].parts[peer].phi == part.phi).all()
+    for silo in ("bank", "bureau"):
+        assert talks[silo].partners == ("hub.shop",)
+        assert talks[silo].parts == {}
         with pytest.raises(RejectedMessage, match="'predict_scores' was not requested"):
             talks[silo].receive(shop_scores(silo))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-LIMITS = {"plain": (22, 129, 176), "evaluated": (26, 184, 275)}
+LIMITS = {"plain": (22, 129, 176), "evaluated": (26, 184, 276)}
 """The modules and functions of the runtime in one round of all parties together, and the functions of all folders.
 Fewer is better; more needs a reason."""
 

@@ -184,7 +184,7 @@ def test_messages_have_keys_without_wildcards(certs):
         north.send(HUB, b"hello")
         assert hub.receive(SOON) == Received(NORTH, b"hello")
         keys = [str(link.messages.key_expr) for end in (hub, north) for link in end._links.values()]
-        keys += [str(publisher.key_expr) for _, publisher in north._publishers.values()]
+        keys += [str(key) for _, key in north._keys.values()]
         assert len(keys) == len(PEERS[HUB]) + len(PEERS[NORTH]) + 1
         assert not any("*" in key for key in keys)
 
@@ -222,6 +222,26 @@ def test_a_process_that_stalls_for_a_short_time_loses_nothing(certs):
             hub.send(SOUTH, data)
         assert continued.is_set(), "sending did not wait for the process that stalled"
         assert take(hub, 20) == [Received(SOUTH, data) for data in LARGE]
+
+
+def test_a_client_that_starts_anew_while_its_hub_is_away_is_there_when_the_hub_is_back(certs):
+    """A client's session opens only once its hub answers; until then it waits, and can be closed."""
+    with Parties(ZenohNetwork(certs)) as parties:
+        first = parties.join(NORTH)[0]
+        assert first.receive(0.5) is None
+        first.close()
+        parties.join(NORTH)
+        hub = parties.linked(HUB)[0]
+        assert hub.receive(SOON) == Joined(NORTH)
+        hub.close()
+        assert take(parties.ends[NORTH], 2) == [Joined(HUB), Left(HUB)]
+        parties.ends[NORTH].close()
+        north = parties.join(NORTH)[0]
+        hub = parties.linked(HUB)[0]
+        assert hub.receive(SOON) == Joined(NORTH)
+        assert north.receive(SOON) == Joined(HUB)
+        north.send(HUB, b"hello")
+        assert hub.receive(SOON) == Received(NORTH, b"hello")
 
 
 SHORT_S = 2.0

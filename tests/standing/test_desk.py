@@ -13,6 +13,7 @@ from tdcd.config import ConfigError
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.transport.transport import LocalNetwork
+from tdcd.standing.description import describe
 from tdcd.standing.home import Home, open_log_of
 from tdcd.standing.service import Desk
 from tdcd.standing.statements import (
@@ -52,13 +53,17 @@ class Office:
         home = self.homes[party]
         self.desks[party] = Desk(home, self.network.join(party, home.partners), clock=lambda: self.clock)
 
+    def open_again(self, party):
+        """With its files as they are now."""
+        self.homes[party] = self.desks[party].home = self.files.home(party)
+
     def settle(self):
         """Until all is said; by party the call that it follows."""
         calls, said, quiet = {}, None, 0
         while quiet < 2:
             for party, desk in self.desks.items():
                 for _ in range(6):
-                    desk._decided_at = -math.inf
+                    desk.decided_at = -math.inf
                     calls[party] = desk.step()
             before, said = said, [dict(desk.endpoint.transport.sent_bytes) for desk in self.desks.values()]
             quiet = quiet + 1 if said == before else 0
@@ -282,22 +287,21 @@ def test_a_policy_signs_what_it_allows_and_all_else_waits_for_a_person(office):
     office.files.write_policy(SHOP)
     office.files.write_policy(BUREAU, rounds=3)
     for hub in (SHOP, BUREAU):
-        office.homes[hub] = office.files.home(hub)
-        office.desks[hub].home = office.homes[hub]
+        office.open_again(hub)
     state = office.propose()
     office.settle()
     jobs = office.jobs(BANK)
     assert jobs.in_words(jobs.named(state.name), office.clock) == f"{BUREAU} has not approved"
     assert statements(office.homes[BANK].log, SHOP) == [Approved(state.name, state.offer.expires, "policy")]
-    assert office.homes[BUREAU].verdict(office.jobs(BUREAU).named(state.name), int(office.clock)) == [
-        "rounds = 3: the job has 4"
-    ]
+    assert office.homes[BUREAU].verdict(
+        office.jobs(BUREAU), office.jobs(BUREAU).named(state.name), int(office.clock)
+    ) == ["rounds = 3: the job has 4"]
     tested = tdcd("policy", "test", state.name[:6], "--party", office.files.own(BUREAU), cwd=office.files.folder)
     assert (tested.exit_code, tested.stdout) == (1, "waits for a person: rounds = 3: the job has 4\n")
     # Its second job on this day is beyond its quota.
     second = office.propose()
     office.settle()
-    reasons = office.homes[SHOP].verdict(office.jobs(SHOP).named(second.name), int(office.clock))
+    reasons = office.homes[SHOP].verdict(office.jobs(SHOP), office.jobs(SHOP).named(second.name), int(office.clock))
     assert reasons == ["jobs_per_day = 1: it has approved 1 already"]
 
 
@@ -331,6 +335,246 @@ def test_the_log_is_checked_from_files_alone(office):
     assert path.read_bytes() == b"".join(lines)
 
 
+CLIENT = "client.bureau.east"
+
+
+def approved_by_all(office, **changes):
+    """A job that both other hubs' persons approve."""
+    state = office.propose(**changes)
+    office.settle()
+    for hub in (SHOP, BUREAU):
+        office.homes[hub].approve(office.jobs(hub).named(state.name))
+    return state
+
+
+def run_through(office, state):
+    """All parties' part of every step, without what it computes."""
+    for step in state.offer.steps:
+        assert {*office.settle().values()} == {Called(state.name, step, 1)}
+        for home in office.homes.values():
+            home.say(StepEnded(state.name, step, 1, "finished"))
+    office.settle()
+    return state
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        ({"columns": ["id", "score", "loans"]}, "columns: 'bought' is not among them"),
+        ({"purposes": []}, "purposes: 'test' is not among them"),
+        ({"rounds": 4}, None),
+    ],
+)
+def test_a_client_refuses_what_its_policy_does_not_allow_and_then_no_step_runs(office, rules, why):
+    office.files.write_policy(CLIENT, **rules)
+    office.open_again(CLIENT)
+    state = office.propose()
+    for hub in (SHOP, BUREAU):
+        office.homes[hub].log.accept(office.homes[BANK].log.chains[BANK][0])
+        office.homes[hub].approve(office.jobs(hub).named(state.name))
+    calls = office.settle()
+    home = office.homes[CLIENT]
+    named = home.jobs().named(state.name)
+    tested = tdcd("policy", "test", state.name[:6], "--party", office.files.own(CLIENT), cwd=office.files.folder)
+    if why is None:
+        assert set(calls.values()) == {Called(state.name, "align", 1)}
+        assert tested.stdout == "the policy does not refuse it\n"
+        return
+    assert set(calls.values()) == {None}
+    assert named.refusals == {CLIENT: why}
+    assert not any(party == CLIENT for party, _ in named.started)
+    assert (tested.exit_code, tested.stdout) == (1, f"is refused: {why}\n")
+
+
+def test_a_clients_policy_that_cannot_be_read_refuses_nothing_and_lets_nothing_begin(office):
+    office.files.write_policy(CLIENT, jobs_per_day=3)
+    office.open_again(CLIENT)
+    with pytest.raises(ConfigError, match="jobs_per_day = 3: hubs alone approve, so leave it out here"):
+        assert office.homes[CLIENT].policy
+    state = approved_by_all(office)
+    office.settle()
+    jobs = office.jobs(BANK)
+    assert (CLIENT, Called(state.name, "align", 1)) not in jobs.named(state.name).started
+    assert not jobs.named(state.name).refusals
+    office.files.write_policy(CLIENT)
+    assert set(office.settle().values()) == {Called(state.name, "align", 1)}
+
+
+def test_a_proposal_without_the_right_is_logged_as_refused_once(office):
+    state = office.propose()
+    client = office.homes["client.shop.main"]
+    client.say(Proposed(msgspec.structs.replace(state.offer, proposer="client.shop.main")))
+    office.homes[SHOP].say(Proposed(state.offer))
+    twice = msgspec.structs.replace(state.offer, proposer=SHOP, steps=("train", "align"))
+    office.homes[SHOP].say(Proposed(twice))
+    for _ in range(2):
+        office.settle()
+    rejected = [said for said in statements(office.homes[BANK].log, BUREAU) if isinstance(said, Rejected)]
+    assert {(said.sender, said.because.partition(": ")[2]) for said in rejected} == {
+        ("client.shop.main", "only hubs propose jobs"),
+        (SHOP, f"it is in the name of {BANK}"),
+        (SHOP, "a job has no such steps: train, align"),
+    }
+    assert len(rejected) == 3
+    assert len(office.jobs(BANK).states) == 1
+
+
+def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
+    office.files.write_policy(SHOP, kinds=["predict"], predictions=["bank"])
+    office.open_again(SHOP)
+    home = office.homes[BANK]
+    former = approved_by_all(office)
+    for step in ("predict", "delete"):
+        with pytest.raises(ConfigError, match=r"has not finished|is not over"):
+            home.propose_about(former, step, "test", "", 1.0, ["bank"] if step == "predict" else [])
+    run_through(office, former)
+    former = home.jobs().named(former.name)
+    for to, why in (([], "does not say who gets the predictions"), (["lab"], "hub.lab cannot get predictions")):
+        with pytest.raises(ConfigError, match=why):
+            home.propose_about(former, "predict", "test", "", 1.0, to)
+    asked = {to: home.propose_about(former, "predict", "test", "", 1.0, [to]) for to in ("bank", "bureau")}
+    office.settle()
+    approvals = {to: office.jobs(SHOP).named(state.name).approvals for to, state in asked.items()}
+    assert {to: SHOP in by for to, by in approvals.items()} == {"bank": True, "bureau": False}
+    lines = dict(describe(office.jobs(SHOP).named(asked["bank"].name), office.homes[SHOP].standing))
+    assert lines["who gets predictions"] == BANK
+    assert lines["leaves a client"] == "ids and phi of its new rows, to its hub"
+    office.homes[BUREAU].approve(office.jobs(BUREAU).named(asked["bank"].name))
+    run_through(office, asked["bank"])
+    deletion = home.propose_about(former, "delete", "test", "", 1.0)
+    office.settle()
+    assert office.homes[SHOP].verdict(office.jobs(SHOP), office.jobs(SHOP).named(deletion.name), int(office.clock)) == [
+        "kinds: 'delete' is not among them",
+        "jobs_per_day = 1: it has approved 1 already",
+    ]
+    for hub in (SHOP, BUREAU):
+        office.homes[hub].approve(office.jobs(hub).named(deletion.name))
+    run_through(office, deletion)
+    jobs = home.jobs()
+    assert jobs.in_words(jobs.named(former.name), office.clock) == f"finished; deleted by job {deletion.name[:12]}"
+    with pytest.raises(ConfigError, match=f"was deleted by job {deletion.name[:12]}"):
+        home.propose_about(former, "predict", "test", "", 1.0, ["bank"])
+    assert "was deleted by" in jobs.in_words(jobs.named(asked["bureau"].name), office.clock)
+    done = tdcd("verify", office.files.folder / CLIENT / "standing", "--log", cwd=office.files.folder)
+    about = f"about job {former.name[:12]}"
+    for words in (
+        f"job {asked['bank'].name[:12]}: predict {about}, predictions for {BANK}, proposed by {BANK}; approved by "
+        f"{BANK}, {BUREAU}, {SHOP}; predict, attempt 1: 7 finished; finished",
+        f"job {deletion.name[:12]}: delete {about}, proposed by {BANK}; approved by {BANK}, {BUREAU}, {SHOP}; "
+        "delete, attempt 1: 7 finished; finished",
+    ):
+        assert words in done.stdout
+
+
+def test_a_client_without_new_rows_refuses_to_predict(office):
+    former = run_through(office, approved_by_all(office))
+    home, own = office.homes[BANK], office.files.own(CLIENT)
+    own.write_text(own.read_text().replace('new = "new.csv"\n', ""))
+    office.open_again(CLIENT)
+    state = home.propose_about(home.jobs().named(former.name), "predict", "test", "", 1.0, ["bank"])
+    office.settle()
+    assert office.jobs(BANK).named(state.name).refusals[CLIENT] == "new: its party.toml names no new rows to predict"
+
+
+@pytest.mark.parametrize(
+    ("change", "steps", "why"),
+    [
+        ({"data": {"samples": "all"}}, ("train",), "only an alignment finds the list of samples; do not leave it out"),
+        ({"link": {"key": "home", "link": "/etc/passwd"}}, ("align", "train"), "link = '/etc/passwd': must be a file"),
+        ({"link": {"key": "home", "link": "h.csv"}, "data": {"folder": "x"}}, ("train",), "leave out data.folder"),
+    ],
+)
+def test_a_job_that_cannot_run_or_reads_elsewhere_is_refused_when_it_is_proposed(office, change, steps, why):
+    keys = office.files.keys | {"data": office.files.keys["data"] | change.get("data", {})}
+    first, *others = keys["silos"]
+    path = office.files.folder / "job.toml"
+    path.write_text(toml_text(keys | {"silos": [first | change.get("link", {}), *others]}))
+    with pytest.raises(ConfigError, match=why):
+        office.homes[BANK].propose(path, steps, "test", "", 1.0)
+
+
+def test_a_link_table_is_looked_for_next_to_the_data_and_not_where_it_leads_out(office, tmp_path):
+    keys, client = office.files.keys, "client.shop.main"
+    silos = [silo | ({"key": "home", "link": "homes.csv"} if silo["name"] == "shop" else {}) for silo in keys["silos"]]
+    path = office.files.folder / "job.toml"
+    path.write_text(toml_text(keys | {"silos": silos}))
+    state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
+    office.settle()
+    home = office.homes[client]
+    folder = office.files.folder / client
+    assert home.job_of(state).config.data.folder == str(folder)
+    (folder / "homes.csv").symlink_to(tmp_path / "elsewhere.csv")
+    with pytest.raises(ConfigError, match=r"link = 'homes\.csv': leads out of"):
+        home.job_of(state)
+    (folder / "homes.csv").unlink()
+
+
+def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
+    keys = office.files.keys
+    silos = [silo | ({"key": "home", "link": "homes.csv"} if silo["name"] == "shop" else {}) for silo in keys["silos"]]
+    del silos[2]["label"]
+    job = keys | {"silos": silos, "data": keys["data"] | {"rare": 3}}
+    path = office.files.folder / "job.toml"
+    path.write_text(toml_text(job))
+    state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
+    shown = describe(state, office.homes[SHOP].standing)
+    assert [words for heading, words in shown if heading == "columns"] == [
+        "bank: features age, income; id id; label bought",
+        "shop: features debt, visits; id id; label bought; key home, in the link table homes.csv",
+        "bureau: features score, loans; id id; label bought",
+    ]
+    lines = dict(shown)
+    assert lines["levels"] == "of categories with fewer than 3 rows in a silo become 'other'"
+    assert lines["leaves a hub"] == "phi; blinded ids, to find those that all have"
+    federation = {"labels": "bank"}
+    for silo in job["silos"]:
+        silo.pop("label", None)
+    job["silos"][0]["label"] = "bought"
+    for change, labels, hub in (
+        ({}, "slopes are sent as they are, which reveals the labels", "slopes of the labels"),
+        (
+            {"label_epsilon": 1.0, "label_classes": ["no", "yes"]},
+            "reveals labels randomised with epsilon 1",
+            "epsilon 1",
+        ),
+        ({"protect_labels": "encrypt"}, "its slopes are sent encrypted", "encrypted slopes"),
+    ):
+        steps = {"train": keys["train"] | {"local_steps": 1}}
+        path.write_text(toml_text(job | steps | {"federation": federation | change}))
+        state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
+        lines = dict(describe(state, office.homes[SHOP].standing))
+        assert labels in lines["labels"]
+        assert hub in lines["leaves a hub"]
+        assert f"federation.protect_labels = '{change.get('protect_labels', 'none')}'" in lines["protection"]
+
+
+def test_epsilon_is_asked_and_left(office):
+    silos = [{name: value for name, value in silo.items() if name != "label"} for silo in office.files.keys["silos"]]
+    silos[0]["label"] = "bought"
+    path = office.files.folder / "job.toml"
+    office.files.write_policy(BANK, epsilon_per_month=3.0, jobs_per_day=9, label_epsilon=2.0)
+    office.open_again(BANK)
+    for epsilon, words in (
+        (2.0, "asks for 2; 0 spent in 30 days, 3 of 3 left"),
+        (2.0, "asks for nothing more, the same labels were drawn before; 2 spent in 30 days, 1 of 3 left"),
+        (0.5, "asks for 0.5; 2 spent in 30 days, 1 of 3 left"),
+        (2.0, "asks for nothing more, the same labels were drawn before; 2.5 spent in 30 days, 0.5 of 3 left"),
+    ):
+        federation = {"labels": "bank", "label_epsilon": epsilon, "label_classes": ["no", "yes"]}
+        path.write_text(toml_text(office.files.keys | {"silos": silos, "federation": federation}))
+        name = office.homes[SHOP].propose(path, ("align", "train"), "test", "", 1.0).name
+        office.homes[BANK].log.accept(office.homes[SHOP].log.chains[SHOP][-2])
+        office.homes[BANK].log.accept(office.homes[SHOP].log.chains[SHOP][-1])
+        shown = tdcd("show", name, "--party", office.files.own(BANK), cwd=office.files.folder)
+        assert f"epsilon:            {words}" in shown.stdout, shown.stdout + shown.stderr
+        office.homes[BANK].approve(office.jobs(BANK).named(name))
+    federation["label_epsilon"] = 1.0
+    path.write_text(toml_text(office.files.keys | {"silos": silos, "federation": federation}))
+    state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
+    reasons = office.homes[BANK].verdict(office.jobs(BANK), state, int(office.clock))
+    assert reasons == ["epsilon_per_month = 3: 2.5 of it is spent, and the job asks for 1"]
+
+
 def test_a_message_that_is_none_is_refused():
     for data in (
         b"",
@@ -348,7 +592,7 @@ def test_a_file_without_tls_or_of_no_party_is_refused(tmp_path, files):
         ('silo = "bank"\ninsecure = true', "insecure = true: a party that stands by signs"),
         ('silo = "lab"', "hub.lab is no party of"),
         ('silo = "bank"\nclient = "north"', "data: is missing; a client needs its rows"),
-        ('silo = "bank"\nclient = "north"\ndata = "x"\npolicy = "p.toml"', "hubs have one, clients follow their hub"),
+        ('silo = "bank"\nnew = "new.csv"', "clients score new rows, not their hub"),
     ):
         own = tmp_path / "party.toml"
         own.write_text(text + f'\nfederation = "{files.shared}"')

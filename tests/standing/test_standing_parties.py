@@ -1,13 +1,22 @@
 """Services of three companies as processes: a job from its proposal to the report, and what kills do to it."""
 
+import json
+import signal
 from contextlib import contextmanager
 
+import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 from support.command import tdcd
 from support.party_processes import processes, wait_until
 from support.standing import StandingFederation
+from tdcd.federation import client_of
+from tdcd.prediction.model import Model
+from tdcd.prediction.predictions import write_sums
+from tdcd.prediction.scores import SiloScores
 from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
 from tdcd.standing.statements import Called
 
 COMPANIES = {"bank": ["north", "south"], "shop": ["main"], "bureau": ["east"]}
@@ -66,9 +75,37 @@ def standing(federation):
         yield {party: begin(party) for party in federation.parties}, begin
 
 
+def predictions_of(federation, state, out):
+    """The file that ``tdcd predict`` would write, of the blocks of all hubs and the new rows of all clients."""
+    parts, models = {}, {}
+    for hub in federation.hubs:
+        silo = hub.removeprefix("hub.")
+        models[silo] = Model.load(federation.home(hub).job_folder(state) / "run")
+        files = [federation.folder / client_of(silo, client) / "new.csv" for client in federation.silos[silo]]
+        scores = [models[silo].silo_scores(silo, file) for file in files]
+        phi = np.concatenate([part.phi for part in scores])
+        parts[silo] = SiloScores([sample for part in scores for sample in part.ids], phi)
+    write_sums(out, models["bank"], parts, common=True, in_order_of="bank")
+    return out.read_text()
+
+
+def job_by_command(federation, services, *words):
+    """Proposed at the bank, approved by policies, and finished."""
+    words = ["propose", *words, "--purpose", "test", "--party", federation.own(BANK)]
+    name = tdcd(*words, cwd=federation.folder).stdout.split()[-1]
+    wait_until(
+        lambda: all(job_of(federation, party, name) is not None for party in federation.parties), *services.values()
+    )
+    wait_until(lambda: all(job_of(federation, party, name).is_over for party in federation.parties))
+    state = job_of(federation, BANK, name)
+    assert state.closed == "finished"
+    return state
+
+
 def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed(tmp_path):
     federation = StandingFederation(tmp_path / "it", COMPANIES, rounds=40)
-    federation.write_policy(SHOP)
+    allowed = {"kinds": ["train", "predict", "delete"], "predictions": ["bank"], "jobs_per_day": 3}
+    federation.write_policy(SHOP, **allowed)
     with processes(tmp_path) as run:
         reference = by_hand(federation, run)
     with standing(federation) as (services, start):
@@ -78,7 +115,7 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
         name = said.split()[-1]
         wait_until(lambda: job_of(federation, BUREAU, name) is not None, *services.values())
         shown = tdcd("show", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).stdout
-        assert "columns:            bureau: score, loans; label bought\nlabels:" in shown
+        assert "columns:            bureau: features score, loans; id id; label bought\nlevels:" in shown
         assert tdcd("approve", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).exit_code == 0
         for step, victims in (("align", ["client.bank.north"]), ("train", [SHOP, "client.bureau.east"])):
             for victim in victims:
@@ -95,20 +132,40 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
             "policy",
             "person",
         ]
-    for hub, home in reference.items():
-        run = federation.home(hub).job_folder(state) / "run"
-        assert_bit_identical(run, home)
-        assert (run / "report.html").exists()
+        for hub, home in reference.items():
+            run = federation.home(hub).job_folder(state) / "run"
+            assert_bit_identical(run, home)
+            assert (run / "report.html").exists()
+        expected = predictions_of(federation, state, tmp_path / "expected.csv")
+        # The last of three companies lets its machine approve, too.
+        federation.write_policy(BUREAU, **allowed)
+        shown = tdcd("status", federation.folder / BUREAU / "standing", cwd=tmp_path)
+        assert shown.exit_code == 0, shown.output
+        assert shown.stdout.startswith(f"{BUREAU}: standing by, alive\n  connected   ")
+        services[BUREAU].send_signal(signal.SIGTERM)
+        assert services[BUREAU].wait() == 0
+        assert tdcd("status", federation.folder / BUREAU / "standing", cwd=tmp_path).exit_code == 1
+        last = json.loads((federation.folder / f"{BUREAU}.log").read_text().splitlines()[-1])
+        assert (last["event"], last["why"]) == ("stopped", "it was asked to")
+        services[BUREAU] = start(BUREAU)
+        about = job_by_command(federation, services, "--predict", name, "--to", "bank")
+        folders = {hub: federation.home(hub).job_folder(about) for hub in federation.hubs}
+        assert (folders[BANK] / "predictions.csv").read_text() == expected
+        assert not any((folders[hub] / "predictions.csv").exists() for hub in (SHOP, BUREAU))
+        job_by_command(federation, services, "--delete", name)
+        assert not any(federation.home(party).job_folder(state).exists() for party in federation.parties)
     checked = tdcd("verify", federation.folder / "client.shop.main" / "standing", "--log", cwd=tmp_path)
-    assert "3 approved" in checked.stdout
+    assert "9 approved" in checked.stdout
     assert checked.exit_code == 0
 
 
 def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_path):
     federation = StandingFederation(tmp_path / "it", {"bank": ["north"], "shop": ["main"]}, rounds=100_000)
-    short = tmp_path / "short.toml"
-    short.write_text(federation.shared.read_text().replace("rounds = 100000", "rounds = 2"))
-    federation.write_policy(SHOP, rounds=100_000, jobs_per_day=2)
+    # The next one also trains on samples that a silo lacks: its alignment makes the hubs' lists.
+    short, keys = tmp_path / "short.toml", federation.keys
+    keys = keys | {"data": keys["data"] | {"samples": "all"}, "train": keys["train"] | {"rounds": 2}}
+    short.write_text(toml_text(keys))
+    federation.write_policy(SHOP, rounds=100_000, jobs_per_day=2, samples="all")
     bank = federation.home(BANK)
     endless = bank.propose(federation.shared, ("align", "train"), "test", "", 1.0).name
     with standing(federation) as (services, _):
@@ -123,6 +180,17 @@ def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_p
         wait_until(lambda: bank.jobs().states[endless].refusals, *services.values())
         wait_until(lambda: bank.jobs().states[following].calls, *services.values())
         wait_until(lambda: bank.jobs().states[following].closed == "finished", *services.values())
+    tables = [
+        {key: value for key, value in silo.items() if key != "clients"}
+        | {"client": [{"name": name, "table": f"{client_of(silo['name'], name)}/data.csv"} for name in silo["clients"]]}
+        for silo in keys["silos"]
+    ]
+    alone = federation.folder / "alone.toml"
+    alone.write_text(toml_text(keys | {"silos": tables}))
+    assert tdcd("run", alone, "--out", tmp_path / "alone", cwd=tmp_path).exit_code == 0
+    ours = read_history(bank.job_folder(bank.jobs().states[following]) / "run" / "history.jsonl")
+    theirs = read_history(tmp_path / "alone" / "history.jsonl")
+    assert [record.train_loss for record in ours] == pytest.approx([record.train_loss for record in theirs], rel=1e-5)
     assert bank.jobs().states[endless].refusals == {client: "too long"}
     listed = tdcd("jobs", "--party", federation.own(SHOP), cwd=tmp_path).stdout
     assert "refused by client.shop.main: too long" in " ".join(listed.split())

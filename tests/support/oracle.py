@@ -464,6 +464,7 @@ def train(
     variation: Variation | None = None,
     weights: Any = None,
     flows: Round | None = None,
+    draws: Any = "auto",
 ) -> list[Block]:
     """Algorithm 1 for ``num_rounds`` rounds of Q iterations; the hub blocks at its end.
 
@@ -476,9 +477,8 @@ def train(
         silos, labels, each, loss, l2, local_steps, step_size, minibatches, gradient, variation or Variation(), [*start]
     )  # line 1
     for r in range(num_rounds):
-        (batches,) = batch_ids(
-            seed, [r], num_samples=len(labels), batch_size=batch_size, local_steps=local_steps, minibatches=minibatches
-        ).tolist()
+        sizes = {"num_samples": len(labels), "batch_size": batch_size, "local_steps": local_steps}
+        (batches,) = batch_ids(seed, [r], **sizes, minibatches=minibatches, draws=draws).tolist()
         parties.begin(r, batches)
         for flow in flows.training:
             # Weights of samples travel within others' messages; here every client knows them.

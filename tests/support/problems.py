@@ -145,6 +145,7 @@ class Problem:
             batch_size=chosen.batch_size,
             step_size=chosen.step_size,
             minibatches=chosen.minibatches,
+            draws=chosen.draws,
             gradient=chosen.gradient,
             seed=chosen.seed,
             variation=variation,

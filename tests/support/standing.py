@@ -57,17 +57,19 @@ class StandingFederation:
         """No policies, and nothing was ever said."""
         for party in self.parties:
             _, silo, *client = party.split(".")
-            own = {"silo": silo} | ({"client": client[0], "data": "data.csv"} if client else {})
+            own = {"silo": silo} | ({"client": client[0], "data": "data.csv", "new": "new.csv"} if client else {})
             self.own(party).write_text(toml_text(own))
             shutil.rmtree(self.folder / party / "standing", ignore_errors=True)
 
-    def write_policy(self, hub, **keys) -> None:
-        silo = hub.removeprefix("hub.")
-        allowed = {"proposers": [*self.silos], "purposes": ["test"], "columns": [*COLUMNS[silo], "bought"]}
+    def write_policy(self, party, **keys) -> None:
+        silo = party.split(".")[1]
+        allowed = {"proposers": [*self.silos], "purposes": ["test"], "columns": ["id", *COLUMNS[silo], "bought"]}
         weak = {"protect": "none", "protect_blocks": False, "rows": 10}
-        (self.folder / hub / "policy.toml").write_text(toml_text(allowed | weak | keys))
-        keys = read_toml(self.own(hub)) | {"policy": "policy.toml"}
-        self.own(hub).write_text(toml_text(keys))
+        (self.folder / party / "policy.toml").write_text(toml_text(allowed | weak | keys))
+        self.write_own(party, policy="policy.toml")
+
+    def write_own(self, party, **keys) -> None:
+        self.own(party).write_text(toml_text(read_toml(self.own(party)) | keys))
 
     def _write_party(self, party) -> None:
         home, issuer = self.folder / party, self.folder / "issuer"
@@ -86,9 +88,14 @@ class StandingFederation:
             for index, client in enumerate(clients):
                 home = self.folder / client_of(silo, client)
                 home.mkdir()
+                kept, names = present[index :: len(clients)], COLUMNS[silo]
                 with (home / "data.csv").open("w", newline="") as file:
                     writer = csv.writer(file)
-                    writer.writerow(["id", *COLUMNS[silo], "bought"])
-                    for row in present[index :: len(clients)]:
-                        cells = [f"{columns[name][row]:.4f}" for name in COLUMNS[silo]]
+                    writer.writerow(["id", *names, "bought"])
+                    for row in kept:
+                        cells = [f"{columns[name][row]:.4f}" for name in names]
                         writer.writerow([f"k{row}", *cells, "yes" if labels[row] else "no"])
+                with (home / "new.csv").open("w", newline="") as file:
+                    writer = csv.writer(file)
+                    writer.writerow(["id", *names])
+                    writer.writerows([f"n{row}", *(f"{2 * columns[name][row]:.4f}" for name in names)] for row in kept)

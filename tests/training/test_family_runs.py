@@ -35,7 +35,7 @@ MEMBERS = {
     "hub momentum": {"hub_optimizer": "momentum", "momentum": 0.5},
     "hub adam": {"hub_optimizer": "adam", "hub_step_size": 0.05},
     "client adam and a schedule": {"optimizer": "adam", "schedule": "cosine"},
-    "half of the clients": {"participation": 0.5},
+    "half of the clients": {"participation": 0.5, "draws": "permutation"},
     "overlap": {"overlap": 2},
 }
 SLOW = {

@@ -46,6 +46,23 @@ class Audit:
             default=None,
         )
 
+    def score(self, mode: Mode) -> float | None:
+        """What a mode keeps, from 0 to 1: the mean over all lines of 1 less the part of the gap that was closed.
+
+        A line whose party has it by the rules keeps nothing, one that there is not in the mode all. Lines that were not
+        tried are not counted; None if there are no others.
+        """
+        kept = []
+        for key in self.lines:
+            finding = self.worst(key, mode)
+            if finding is None:
+                kept.append(1.0)
+            elif finding.holds and finding.bound is None:
+                kept.append(0.0)
+            elif finding.recovered is not None:
+                kept.append(1 - min(1.0, finding.gain))
+        return sum(kept) / len(kept) if kept else None
+
     @property
     def lines(self) -> list[str]:
         """The keys of the lines that any mode has."""
@@ -110,6 +127,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
         raise ValueError(
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
+        )
+    if planned.config.exchange.epsilon is not None:
+        raise ValueError(
+            f"exchange.epsilon = {planned.config.exchange.epsilon:g}: no attack here goes by noise on phi, whose "
+            "number bounds all of them (docs/privacy.md); leave it out to see what it is there against"
         )
     if not planned.objective.combine.is_additive:
         raise ValueError(

@@ -258,6 +258,40 @@ _OUTCOMES = {
 }
 
 
+_COLUMNS = (
+    "With three silos or more, exchange.protect = 'mask' leaves the sum; exchange.epsilon puts a bound on a row's phi. "
+    "Fewer evaluations and rounds, and wider blocks, give less to start from."
+)
+_LABELS = (
+    "Linear blocks: federation.protect_labels = 'encrypt'. Others: federation.label_epsilon, which randomises labels."
+)
+_REMEDIES = {
+    "own hub": "Nothing here hides rows from their own hub: run it inside the organisation of its clients.",
+    "first block": "Use linear blocks, which start at zero, or exchange.epsilon.",
+    "few known rows": _COLUMNS,
+    "known rows": (
+        "Masks do not help against many known rows: exchange.epsilon does, or to leave out columns that the partners "
+        "know anyway."
+    ),
+    "slopes to columns": _LABELS,
+    "client": "Set exchange.epsilon: what a client gets of the others then has noise, too.",
+    "score": _COLUMNS,
+    "split": "With three silos or more, set exchange.protect = 'mask'.",
+    "labels of hub": _LABELS,
+    "labels of client": _LABELS,
+    "clusters": _LABELS,
+    "sums": "Use larger minibatches (train.batch_size), or federation.label_epsilon as well.",
+    "probe": "What the model learns cannot be hidden from who trains it; federation.label_epsilon makes it less.",
+    "membership": "Regularise more (model.l2, early stopping), or share the model with fewer (share_model = false).",
+}
+
+
+def remedy(finding: AuditFinding) -> str:
+    """What to do now; nothing where the attack gained nothing."""
+    is_red = finding.gain >= PARTLY and not finding.holds
+    return _REMEDIES[finding.line] if is_red else ""
+
+
 def reading(finding: AuditFinding) -> str:
     """What came of an attack, honestly."""
     if finding.recovered is None:

@@ -4,7 +4,7 @@ from itertools import groupby
 from typing import Any
 
 from tdcd.audit.audit import Audit
-from tdcd.audit.lines import BY_KEY, NOT_TRIED, AuditFinding, reading
+from tdcd.audit.lines import BY_KEY, NOT_TRIED, AuditFinding, reading, remedy
 from tdcd.audit.modes import Mode, group_of, is_configured
 from tdcd.core.words import TextTable
 
@@ -25,6 +25,7 @@ def overview(audit: Audit) -> list[tuple[str, TextTable]]:
         modes = list(some)
         lines = [key for key in audit.lines if any(audit.worst(key, mode) for mode in modes)]
         rows = [[key, *(_cell(audit.worst(key, mode)) for mode in modes)] for key in lines]
+        rows.append(["score", *(share(audit.score(mode)) for mode in modes)])
         head = ["", *(mode.name + " *" * is_configured(mode, audit.planned) for mode in modes)]
         tables.append((group, TextTable(head, rows)))
     return tables
@@ -100,6 +101,7 @@ def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
     return {
         "labels": group_of(mode, audit.planned),
         "configured": is_configured(mode, audit.planned),
+        "score": audit.score(mode),
         **{key: value for key, value in vars(mode).items() if key != "knowledge"},
     }
 
@@ -114,4 +116,5 @@ def _finding(audit: Audit, finding: AuditFinding) -> dict[str, Any]:
         **{key: value for key, value in vars(finding).items() if key not in ("line", "mode")},
         "gain": finding.gain,
         "reading": reading(finding),
+        "remedy": remedy(finding),
     }

@@ -71,6 +71,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("watch", "tdcd watch runs"),
         "report": ("run", "tdcd report runs/my-1"),
         "verify": ("records", "tdcd verify runs/my-1 --replay"),
+        "spent": ("records", "tdcd spent account.jsonl"),
         "track": ("records", "tdcd track runs/my-1 --to mlflow --at mlruns"),
     },
     FEDERATION: {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tdcd.compare.comparison import Comparison
     from tdcd.config import Config
     from tdcd.federation.silos import SiloIds
-    from tdcd.planning import Forecast, MeasuredBound, Ranking, Recommendation
+    from tdcd.planning import Forecast, MeasuredBound, NoisePlan, Ranking, Recommendation
     from tdcd.theory import EstimateProgress
     from tdcd.training.sweep.runner import SweepProgress
     from tdcd.training.train import Progress, Result
@@ -172,6 +172,9 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
     console.print(table)
     if known := in_words(shown.gap, shown.gradient_norm):
         console.print(f"Training loss: {known}", soft_wrap=True, highlight=False)
+    if last.epsilon is not None:
+        spent = f"Epsilon spent of a row's phi: {last.epsilon:.3g}, by given blocks. Figures are of scores with noise"
+        console.print(f"{spent}.", soft_wrap=True, highlight=False)
     evaluated = last.evaluation_bytes
     also = "" if evaluated is None else f" and {bytes_in_words(evaluated.total)} for evaluation"
     spent = f"{bytes_in_words(last.bytes.total)} sent{also}, {duration(last.seconds)}"
@@ -256,6 +259,18 @@ def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None
         _warn(console, taken.forecast)
     console.print(*(f"- {note}" for note in notes), sep="\n", highlight=False)
     console.print("", "To take it, write:", "", *configuration_lines(ranking, config), sep="\n", **VERBATIM)
+
+
+def show_noise(console: Console, planned: "NoisePlan") -> None:
+    """The table over rounds, and what to write."""
+    console.print(
+        f"Noise on phi for epsilon = {planned.epsilon:g}, delta = {planned.delta:g}:",
+        "",
+        sep="\n",
+        highlight=False,
+    )
+    console.print(_table(planned.table), "")
+    console.print(planned.in_words, **VERBATIM)
 
 
 def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:

@@ -84,6 +84,10 @@ def hub(
         Path | None,
         typer.Option(help='The silo\'s list of samples, as tdcd align writes it; needed with data.samples = "all".'),
     ] = None,
+    account: Annotated[
+        Path | None,
+        typer.Option(help="A file of what this silo's runs have spent of its rows and labels [default: none]."),
+    ] = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
     listen: Annotated[
@@ -112,7 +116,7 @@ def hub(
 
     stop = _Stop()
     with opened_log(hub_of(silo), log_level), reported(), stoppable(stop.ask):
-        files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples)}
+        files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples), "account": text_of(account)}
         given = {**files, "listen": listen, "metrics": metrics}
         own = own_file(party, **given, insecure=insecure)
         end(run_hub(read_job(federation), silo, own, lambda: stop.asked))
@@ -326,7 +330,10 @@ TRIAL_HUBS = "silos"
 """Where the hubs of a trial have their folders."""
 
 Folder = Annotated[
-    Path, typer.Argument(help="A hub's run folder, the folder of `tdcd up`, or --out of a client.", metavar="FOLDER")
+    Path,
+    typer.Argument(
+        help="A hub's run folder, the folder of `tdcd up` or of `tdcd party`, or --out of a client.", metavar="FOLDER"
+    ),
 ]
 
 
@@ -336,7 +343,8 @@ def status(
 ) -> None:
     """Say what a hub is doing: its round and loss, who is connected, who is missing and for how long.
 
-    A client that was given --out says its round and whether its hub is connected. The bar is a hub's time in training
+    A client that was given --out says its round and whether its hub is connected, and a party that stands by says what
+    it does and which jobs are open. The bar is a hub's time in training
     so far: the higher, the more of it was work; the rest was waiting for others.
 
     Exit status: 0 the party is alive or its run is over, 1 its process is gone in the middle of a run, 2 bad input.

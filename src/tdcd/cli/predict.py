@@ -92,8 +92,7 @@ def predict(
     Exit status: 0 done, 2 bad input, 130 interrupted.
     """
     from tdcd.prediction.model import Model
-    from tdcd.prediction.predictions import write_predictions
-    from tdcd.prediction.scores import combine, no_scores
+    from tdcd.prediction.predictions import write_sums
     from tdcd.tables.writing import check_name
 
     with reported():
@@ -126,21 +125,9 @@ def predict(
             parts = _in_one_place(model, data, allow_missing, gone)
         if out is None:
             return
-        allow_missing = allow_missing or (model.stand_ins.knows_absence and not common)
-        ordered = {name: parts[name] if name not in gone else no_scores(model) for name in model.silos}
-        predictions = combine(
-            ordered,
-            allow_missing,
-            common_only=common,
-            without=gone,
-            stand_ins=model.stand_ins,
-            in_order_of=silo,
-            head=model.head,
+        predictions, ordered = write_sums(
+            out, model, parts, allow_missing=allow_missing, common=common, without=gone, in_order_of=silo
         )
-        first = next(name for name in model.silos if name not in gone)
-        id_column, mark = model.part(silo or first).columns.id, allow_missing or bool(gone)
-        form: dict[str, Any] = {"id_column": id_column, "mark_missing": mark, "temperature": model.temperature}
-        write_predictions(out, predictions, model.label_encoding, model.loss, **form)
     _show_predictions(predictions, ordered, out, model)
 
 
@@ -393,7 +380,7 @@ def _with_peers(
     from tdcd.cli.console import WaitingDisplay
     from tdcd.config import check_config, read_config
     from tdcd.core.execution import Interrupted
-    from tdcd.runtime.process.party import own_file
+    from tdcd.runtime.process.party import own_file, read_job
     from tdcd.runtime.process.predict import predict_with_peers
 
     if silo is None or len(data) > 1:
@@ -412,7 +399,7 @@ def _with_peers(
     try:
         with stoppable(waiting.stop), waiting:
             model, parts = predict_with_peers(
-                federation,
+                read_job(federation),
                 silo,
                 folder,
                 Path(data[0]) if data else None,
@@ -446,7 +433,7 @@ def _score(
     """Score a client's rows for its hub."""
     from tdcd.cli.console import WaitingDisplay
     from tdcd.core.execution import Interrupted
-    from tdcd.runtime.process.party import own_file
+    from tdcd.runtime.process.party import own_file, read_job
     from tdcd.runtime.process.predict import score_as_client
 
     if federation.suffix != ".toml" or silo is None or len(data) != 1:
@@ -458,7 +445,7 @@ def _score(
     try:
         with stoppable(waiting.stop), waiting:
             party_file = own_file(party, certs=text_of(certs), insecure=insecure)
-            count = score_as_client(federation, silo, client, Path(data[0]), party_file, waiting=waiting)
+            count = score_as_client(read_job(federation), silo, client, Path(data[0]), party_file, waiting=waiting)
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None

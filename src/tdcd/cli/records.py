@@ -1,4 +1,4 @@
-"""``tdcd verify`` and ``tdcd track``: run folders that are there, checked and copied elsewhere."""
+"""``tdcd verify``, ``tdcd spent`` and ``tdcd track``: what is there of runs, checked, added up and copied elsewhere."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
 from collections.abc import Mapping
@@ -168,6 +168,31 @@ def track(
     screen.print(Text(f"The run is {ending}."), soft_wrap=True)
     if asked:
         raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def spent(
+    file: Annotated[Path, typer.Argument(help="The file that a hub was given with --account.", metavar="ACCOUNT")],
+    as_json: Annotated[bool, typer.Option("--json", help="The sums as JSON.")] = False,
+) -> None:
+    """Say what a silo's runs have spent of its rows and labels: run by run, and in all.
+
+    Epsilon of a row's phi is by given blocks, see docs/privacy.md; a run that has not ended counts in full. Each line
+    has a digest of those before it, and one that is missing or was changed is named.
+    """
+    from tdcd.cli.console import show_table
+    from tdcd.runtime.storage.account import Account, Totals, account_table, account_totals, as_facts
+
+    with reported():
+        if not file.exists():
+            raise FileNotFoundError(f"{file}: there is no such file: give the one that a hub was given with --account")
+        lines = Account(file).read()
+        totals = Totals.of(lines)
+        table = account_table(lines)
+    if as_json:
+        print(as_facts(totals))
+        return
+    show_table(screen, table)
+    screen.print(account_totals(totals), soft_wrap=True, highlight=False)
 
 
 def _tracker(to: TrackerName, name: str, at: str | None, experiment: str) -> "Tracker":

@@ -33,9 +33,11 @@ def party(
     Every hub and every client runs this once, as a service. A hub has one port; a client dials out only. What it
     waits for is in its log, and `tdcd jobs` says it. A service that was killed continues when it is started again.
 
+    The last line says why it ended, as JSON where the log is.
+
     Exit status: 0 stopped by Ctrl-C or SIGTERM, 2 bad input.
     """
-    from tdcd.runtime.process.log import opened_log
+    from tdcd.runtime.process.log import event, opened_log
     from tdcd.standing.home import Home
     from tdcd.standing.service import Service
 
@@ -45,11 +47,26 @@ def party(
         home = Home(own)
         with opened_log(home.party, log_level), reported():
             Service(home).run(lambda: bool(asked))
+            event("stopped", why="it was asked to")
 
 
 def propose(
-    federation: Annotated[Path, typer.Argument(help="The job's shared TOML file.", metavar="FEDERATION.toml")],
-    purpose: Annotated[str, typer.Option(help="What the model is for, as policies name it.")],
+    federation: Annotated[
+        Path | None,
+        typer.Argument(help="To train: the job's shared TOML file.", metavar="FEDERATION.toml", show_default=False),
+    ] = None,
+    *,
+    purpose: Annotated[str, typer.Option(help="What the job is for, as policies name it.")],
+    predict: Annotated[
+        str | None, typer.Option(help="Predict new rows of all silos with the model of this job.", metavar="JOB")
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option(help="SILO, once for each that gets the predictions [default: this silo].", metavar="SILO"),
+    ] = None,
+    delete: Annotated[
+        str | None, typer.Option(help="Delete the folder of this job at every party.", metavar="JOB")
+    ] = None,
     contact: Annotated[str, typer.Option(help="Whom the other organisations can ask.")] = "",
     days: Annotated[float, typer.Option(help="For how long it may wait for approvals.", min=0.01, max=365)] = DAYS,
     align: Annotated[bool, typer.Option(help="Find the common ids first.")] = True,
@@ -57,13 +74,27 @@ def propose(
 ) -> None:
     """Propose a job to all organisations, at any hub's machine; yours approves it by that.
 
-    The job is signed with the hub's key. Approved by all, it runs: alignment, training, report. Prints its name.
+    The job is signed with the hub's key. Approved by all, it runs: alignment, training, report; or with --predict, the
+    scores of the clients' new rows; or with --delete, the end of a job's folder everywhere. Prints the job's name.
     """
     from tdcd.standing.home import Home
 
     with reported():
-        steps: tuple[Step, ...] = ("align", "train") if align else ("train",)
-        state = Home(own).propose(federation, steps, purpose, contact, days)
+        if [federation, predict, delete].count(None) != 2:
+            raise ValueError("give one of FEDERATION.toml, --predict JOB and --delete JOB")
+        if to and predict is None:
+            raise ValueError("--to goes with --predict JOB")
+        if not align and federation is None:
+            raise ValueError("--no-align goes with FEDERATION.toml")
+        home = Home(own)
+        if federation is not None:
+            steps: tuple[Step, ...] = ("align", "train") if align else ("train",)
+            state = home.propose(federation, steps, purpose, contact, days)
+        elif predict is not None:
+            former = home.jobs().named(predict)
+            state = home.propose_about(former, "predict", purpose, contact, days, to or [home.own.silo])
+        else:
+            state = home.propose_about(home.jobs().named(delete or ""), "delete", purpose, contact, days)
     screen.print(f"Proposed: job {state.name}", soft_wrap=True, highlight=False)
 
 
@@ -85,8 +116,12 @@ def jobs(own: OwnFile = OWN_FILE) -> None:
 
 
 def show(job: JobName, own: OwnFile = OWN_FILE) -> None:
-    """Say in plain words what a job uses, what leaves each site, who gets the model, and who has approved it."""
-    from tdcd.standing.home import Home, describe
+    """Say in plain words what a job reads, what leaves each site, who gets the model or predictions, and who approved.
+
+    Also what this party's policy makes of it, and what epsilon is left.
+    """
+    from tdcd.standing.description import describe, epsilon_in_words
+    from tdcd.standing.home import Home
 
     with reported():
         home = Home(own)
@@ -98,8 +133,11 @@ def show(job: JobName, own: OwnFile = OWN_FILE) -> None:
             signed = state.approvals.get(hub)
             by = getattr(signed.entry.statement, "by", "") if signed else ""
             lines.append(("approved by", f"{hub}, by {by}") if signed else ("not approved by", hub))
+        lines += epsilon_in_words(home.policy, home.facts(known, state, int(now)))
         if home.is_hub and home.party not in state.approvals:
-            lines += [("your policy", reason) for reason in home.verdict(state, int(now)) or ["approves it"]]
+            lines += [("your policy", reason) for reason in home.verdict(known, state, int(now)) or ["approves it"]]
+        elif not home.is_hub:
+            lines += [("your policy", reason) for reason in home.verdict(known, state, int(now)) or ["does not refuse"]]
         lines += [("state", known.in_words(state, now)), ("folder", str(home.job_folder(state)))]
     for heading, words in lines:
         screen.print(f"{heading + ':':<19} {words}", soft_wrap=True, highlight=False)
@@ -136,31 +174,37 @@ def policy(
     job: JobName,
     own: OwnFile = OWN_FILE,
 ) -> None:
-    """Say whether this organisation's policy approves a job, and if not, why.
+    """Say whether this party's policy approves a job, and if not, why; of a client, whether it refuses it.
 
-    Exit status: 0 it does, 1 the job waits for a person, 2 bad input.
+    Exit status: 0 the policy approves or does not refuse, 1 a person has to decide or a client refuses, 2 bad input.
     """
     from tdcd.standing.home import Home
 
     with reported():
         home = Home(own)
-        reasons = home.verdict(home.jobs().named(job), int(time.time()))
+        known = home.jobs()
+        reasons = home.verdict(known, known.named(job), int(time.time()))
     for reason in reasons:
-        screen.print(f"waits for a person: {reason}", soft_wrap=True, highlight=False)
+        what = "waits for a person" if home.is_hub else "is refused"
+        screen.print(f"{what}: {reason}", soft_wrap=True, highlight=False)
     if reasons:
         raise typer.Exit(1)
-    screen.print("the policy approves it", highlight=False)
+    screen.print("the policy approves it" if home.is_hub else "the policy does not refuse it", highlight=False)
 
 
 def verify_log(folder: Path) -> None:
     """Check every entry of a party's log with the files next to it, and print what was found."""
-    from tdcd.standing.home import open_log_of
+    from tdcd.standing.home import SHARED_FILE, open_log_of, read_standing
+    from tdcd.standing.jobs import Jobs
 
     log = open_log_of(folder)
+    known = Jobs.of(read_standing(folder / SHARED_FILE), log)
     kinds = Counter(type(signed.entry.statement).__name__.lower() for chain in log.chains.values() for signed in chain)
     for name, chain in log.chains.items():
         last = chain[-1].entry.digest if chain else "none"
         screen.print(f"{name}: {counted(len(chain), 'entry', 'entries')}, the last {last}", soft_wrap=True)
+    for state in known.states.values():
+        screen.print(f"job {state.name[:SHOWN]}: {known.history(state)}", soft_wrap=True, highlight=False)
     words = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     screen.print(f"All entries are signed and in order: {words or 'none yet'}.", soft_wrap=True, highlight=False)
     screen.print(f"Authority (SHA-256): {log.authority.fingerprint}", soft_wrap=True, highlight=False)

@@ -33,6 +33,10 @@ def plan(
         float | None, typer.Option(help="A training loss [default: 90% of the way to the lowest one known].")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Stop looking after this long.")] = 60.0,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="Say which noise on phi, rounds and figures this epsilon means, and no more.", min=1e-3),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key, for example --set train.step_size=0.01.")
     ] = None,
@@ -44,17 +48,25 @@ def plan(
     the best Q. Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where
     that diverges; what Theorem 1 promises stands next to it. Where silos' tables differ in their ids (data.align), also
     what another 10 % of common samples would buy, by trainings on fewer of them. Where silos lack samples
-    (data.samples = "all") it gives only that, for the rows that two silos have. Nothing is written.
+    (data.samples = "all") it gives only that, for the rows that two silos have. With --epsilon only the noise on phi is
+    planned, by trainings with it. Nothing is written.
     """
-    from tdcd.cli.console import EstimateDisplay, show_ranking, show_recommendation
+    from tdcd.cli.console import EstimateDisplay, show_noise, show_ranking, show_recommendation
     from tdcd.compare import network_of
     from tdcd.config.resolve import plan as plan_config
     from tdcd.core.network import preset
-    from tdcd.planning import more_samples, plan_run
+    from tdcd.planning import more_samples, plan_noise, plan_run
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
         checked = checked_config(config, settings or [])
+        if epsilon is not None:
+            noise = checked_config(config, [*(settings or []), f"exchange.epsilon={epsilon}"])
+            planned_noise = plan_noise(
+                noise, epsilon, devices=chosen_devices(devices), seconds=seconds, observe=display.observe
+            )
+            show_noise(screen, planned_noise)
+            return
         links = preset(network) if network else network_of(checked.network)
         step_ms = checked.network.step_ms
         planned = plan_config(checked, devices=chosen_devices(devices))

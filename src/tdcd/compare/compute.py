@@ -70,6 +70,7 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
         batch_size=simulation.batch_size,
         local_steps=settings.local_steps,
         minibatches=settings.minibatches,
+        draws=settings.draws,
     )[0]
     width = Placer(silo.owner(), simulation.batch_size).usual
     rows = ids[:, :width]

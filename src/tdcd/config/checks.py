@@ -332,6 +332,7 @@ def protection_problems(config: Config) -> list[str]:
         problems += _block_problems(config)
     if config.federation.protect_labels == "encrypt":
         problems += _encryption_problems(config)
+    problems += _noise_problems(config)
     hides = exchange.protect == "mask" or exchange.protect_blocks
     if exchange.mask_range != ExchangeSection().mask_range and not hides:
         problems.append(
@@ -377,6 +378,27 @@ def _mask_problems(config: Config) -> list[str]:
         ),
     ]
     return problems + clashing(where, clashes)
+
+
+def _noise_problems(config: Config) -> list[str]:
+    exchange, plain = config.exchange, ExchangeSection()
+    if exchange.epsilon is None:
+        return [
+            f"exchange.{key} = {getattr(exchange, key):g}: goes with exchange.epsilon; leave it out"
+            for key in ("delta", "clip")
+            if getattr(exchange, key) != getattr(plain, key)
+        ]
+    where = f"exchange.epsilon = {exchange.epsilon:g}"
+    if config.num_silos == 1:
+        return [f"{where}: one silo alone sends no phi; leave it out"]
+    few, late = exchange.phi_bits < 32, config.model.head == "pairs"
+    clashes = [
+        (few, f"exchange.phi_bits = {exchange.phi_bits}", "few bits of numbers with noise are noise in few bits"),
+        (exchange.protect == "mask", "exchange.protect = 'mask'", "masks are of numbers in fixed point, without noise"),
+        (config.federation.protect_labels == "encrypt", "federation.protect_labels = 'encrypt'", "it takes exact phi"),
+        (late, f"model.head = {config.model.head!r}", "it needs the exact length of phi"),
+    ]
+    return clashing(where, clashes)
 
 
 def _encryption_problems(config: Config) -> list[str]:

@@ -1,6 +1,7 @@
 """The member of the TDCD family that a configuration asks for: a member's file is imported where it is asked for."""
 # ruff: noqa: PLC0415
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tdcd.core.family.overlap import Overlap
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.losses import Loss
 from tdcd.core.settings import LOCAL_STEPS, Settings
+from tdcd.core.timing import followed
 from tdcd.core.variant import Variant
 from tdcd.core.words import there_are
 
@@ -80,7 +82,34 @@ def _labels_at(silo: int, config: Config) -> Knowledge:
 
 
 def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:
-    """The settings and the variant, with what ``train.step_size = "auto"`` chooses."""
+    """The settings and the variant, with what ``train.step_size = "auto"`` chooses, and the noise of all rounds."""
+    settings, variant = _with_chosen_steps(config, settings, variant)
+    if config.exchange.epsilon is None and not variant.is_private:
+        return settings, variant
+    return settings, _with_noise(config, settings, variant)
+
+
+def _with_noise(config: Config, settings: Settings, variant: Variant) -> Variant:
+    """The variant with the noise that ``exchange.epsilon`` asks for; one that has noise already only has to count."""
+    from tdcd.core.codecs.codec import messages_until
+    from tdcd.core.codecs.noise import GaussianNoise, require
+
+    exchange, rounds = config.exchange, config.train.rounds
+    try:
+        require()
+    except ValueError as error:
+        given = f"train.variant = {config.train.variant!r}" if exchange.epsilon is None else "exchange.epsilon"
+        raise ConfigError([f"{given}: {error}"]) from None
+    if exchange.epsilon is None:
+        return variant
+    timing = followed(variant.timing, config.num_silos)
+    messages = messages_until(rounds, settings, timing, config.evaluate.every, rounds)
+    return replace(
+        variant, exchange=GaussianNoise.of_epsilon(exchange.epsilon, exchange.delta, exchange.clip, messages)
+    )
+
+
+def _with_chosen_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:
     train, where = config.train, "train.step_size = 'auto'"
     if not train.is_automatic:
         return settings, variant

@@ -89,6 +89,10 @@ def stored_config(keys: Mapping[str, Any], where: str, *, allow_code: bool = Fal
     Args:
         allow_code: whether the person who reads it wants the code that it names.
     """
+    train = keys.get("train")
+    if isinstance(train, Mapping) and "draws" not in train:
+        # What was written before there was a choice.
+        keys = {**keys, "train": {**train, "draws": "stream"}}
     config = check_config(keys, where)
     if not allow_code:
         refuse_code(keys, where)

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tdcd.core.choices import (
     MASK_RANGE,
+    NOISE_DELTA,
     Algorithm,
     EngineName,
     Gradient,
@@ -19,7 +20,7 @@ from tdcd.core.choices import (
 )
 from tdcd.core.losses import LossName
 from tdcd.core.losses.huber import DELTA
-from tdcd.core.schedule import Minibatches
+from tdcd.core.schedule import Drawing, Minibatches
 from tdcd.core.settings import ADAM_STEP, AUTO, BATCH_SIZE, LOCAL_STEPS, STEP_SIZE, Dtype
 from tdcd.federation.partition import RowRule
 
@@ -290,6 +291,9 @@ class TrainSection(Section):
     "auto"`` 256, and for linear blocks every sample."""
     minibatches: Minibatches = "fresh"
     """Q different ones per round, one for all Q steps, or every sample in every step."""
+    draws: Drawing = "auto"
+    """How a minibatch's samples are drawn: the first distinct ones of a stream, or the first ones of a keyed
+    permutation, which takes memory for the minibatch alone; by default the permutation from 2^24 samples on."""
     gradient: Gradient = "unbiased"
     """M / (n_k B) times the sum over the client's rows of the minibatch, or their mean."""
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
@@ -341,6 +345,13 @@ class ExchangeSection(Section):
     """The same for blocks: a hub learns the weighted sum of its clients' blocks only."""
     mask_range: Annotated[float, Field(gt=0, le=2**20)] = MASK_RANGE
     """The largest magnitude that masked numbers may have."""
+    epsilon: PositiveFloat | None = None
+    """Add noise to the phi that hubs send, so much that all planned rounds and evaluations together spend this epsilon
+    of a row's phi; needs ``pip install 'tdcd[dp]'``."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = NOISE_DELTA
+    """The probability for which ``epsilon`` makes no promise."""
+    clip: PositiveFloat = 1.0
+    """With ``epsilon``, the largest norm of a row's phi; a longer one is scaled down to it."""
 
     @property
     def changed(self) -> list[str]:

@@ -17,3 +17,5 @@ PYTHON = "python"
 """The ``data.source`` of a run whose federation was handed over in Python."""
 MASK_RANGE = 256.0
 """The largest magnitude that numbers in fixed point have room for, unless a file says otherwise."""
+NOISE_DELTA = 1e-5
+"""The probability for which noise on phi makes no promise, unless a file says otherwise."""

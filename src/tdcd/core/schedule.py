@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from tdcd.core.lazy import Array, jnp
 from tdcd.core.words import counted
 
+if TYPE_CHECKING:
+    from tdcd.core.permutation import Permutation
+
 Minibatches = Literal["fresh", "reused", "full"]
+Drawing = Literal["auto", "stream", "permutation"]
+"""How the samples of minibatches are drawn."""
+
+MOST_SAMPLES = (1 << 31) - 1
+"""Their numbers have 32 bits."""
+PERMUTED_FROM = 1 << 24
+"""From so many samples on ``"auto"`` is ``"permutation"``, which needs no memory for every sample."""
 
 IDS_AT_ONCE = 1 << 18
 """Most ids that are drawn ahead; larger draws are shared by threads."""
@@ -38,6 +48,11 @@ def is_small(batch_size: int, num_samples: int) -> bool:
     return 4 * batch_size <= num_samples
 
 
+def is_permuted(draws: Drawing, num_samples: int) -> bool:
+    """Whether a minibatch is the beginning of a permutation of all samples, and not the first distinct draws."""
+    return draws == "permutation" or (draws == "auto" and num_samples >= PERMUTED_FROM)
+
+
 def draws_for(batch_size: int) -> int:
     """How many draws a small minibatch is looked for in: few of them are equal, so these are almost always enough."""
     return batch_size + batch_size // 4 + 32
@@ -51,6 +66,7 @@ def batch_ids(
     batch_size: int,
     local_steps: int,
     minibatches: Minibatches = "fresh",
+    draws: Drawing = "auto",
 ) -> NDArray[np.int32]:
     r"""The sample ids :math:`\zeta` of the minibatches of each of ``rounds``.
 
@@ -67,13 +83,16 @@ def batch_ids(
     if minibatches == "full":
         everyone = np.arange(num_samples, dtype=np.int32)
         return np.broadcast_to(everyone, (len(rounds), 1, num_samples))
+    if num_samples > MOST_SAMPLES:
+        raise ValueError(f"there are {num_samples:,} samples: {MOST_SAMPLES:,} are the most that can be drawn from")
     if not 1 <= batch_size <= num_samples:
         raise ValueError(f"batch_size must be between 1 and the {counted(num_samples, 'sample')}, not {batch_size}")
     count = num_exchanged(minibatches, local_steps)
-    if not is_small(batch_size, num_samples):
+    permuted = is_permuted(draws, num_samples)
+    if not permuted and not is_small(batch_size, num_samples):
         keys = _raw(seed, rounds, count * num_samples).reshape(-1, count, num_samples)
         return np.argsort(keys, axis=2, kind="stable")[:, :, :batch_size].astype(np.int32)
-    draw = partial(_draw, seed, shape=(count, batch_size), num_samples=num_samples)
+    draw = partial(_permuted if permuted else _draw, seed, shape=(count, batch_size), num_samples=num_samples)
     if len(rounds) * count * batch_size <= IDS_AT_ONCE:
         return draw(rounds)
     return np.concatenate(list(_threads().map(lambda round_index: draw([round_index]), rounds)))
@@ -104,7 +123,14 @@ class Draws:
     """The minibatches of any round, ``[E, B]``, drawn for many rounds at a time, which takes less time per round."""
 
     def __init__(
-        self, seed: int, *, num_samples: int, batch_size: int, local_steps: int, minibatches: Minibatches = "fresh"
+        self,
+        seed: int,
+        *,
+        num_samples: int,
+        batch_size: int,
+        local_steps: int,
+        minibatches: Minibatches = "fresh",
+        draws: Drawing = "auto",
     ) -> None:
         """Take what :func:`batch_ids` takes."""
         self._draw = partial(
@@ -114,6 +140,7 @@ class Draws:
             batch_size=batch_size,
             local_steps=local_steps,
             minibatches=minibatches,
+            draws=draws,
         )
         self._at_once = max(1, min(32, IDS_AT_ONCE // (batch_size * num_exchanged(minibatches, local_steps))))
         self._first = 0
@@ -126,6 +153,21 @@ class Draws:
             self._drawn = self._draw(range(round_index, round_index + self._at_once))
         drawn: NDArray[np.int32] = self._drawn[round_index - self._first]
         return drawn
+
+
+def permutations(seed: int, rounds: Sequence[int], count: int, num_samples: int) -> "Permutation":
+    """The permutations whose beginnings are the ``count`` minibatches of each of these rounds, one after the other."""
+    from tdcd.core.permutation import KEYS, Permutation  # noqa: PLC0415 - few runs have so many samples
+
+    return Permutation(num_samples, _raw(seed, rounds, count * KEYS).reshape(-1, KEYS))
+
+
+def _permuted(seed: int, rounds: Sequence[int], *, shape: tuple[int, int], num_samples: int) -> NDArray[np.int32]:
+    """``[len(rounds), *shape]``: the first samples of a permutation per minibatch."""
+    count, size = shape
+    places = np.broadcast_to(np.arange(size), (len(rounds) * count, size))
+    samples = permutations(seed, rounds, count, num_samples).samples(places)
+    return samples.reshape(-1, count, size).astype(np.int32)
 
 
 def _draw(seed: int, rounds: Sequence[int], *, shape: tuple[int, int], num_samples: int) -> NDArray[np.int32]:

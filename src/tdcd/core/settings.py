@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 from tdcd.core.choices import Gradient
-from tdcd.core.schedule import Draws, Minibatches, num_exchanged
+from tdcd.core.schedule import Drawing, Draws, Minibatches, num_exchanged
 from tdcd.core.words import counted
 
 Dtype = Literal["float32", "float64"]
@@ -31,6 +31,8 @@ class Settings:
             training runs, and ends the run when it has converged.
         minibatches: ``"fresh"``, Q different ones per round; ``"reused"``, one for all Q steps (FedBCD, and the
             journal version of the paper); ``"full"``, every sample at every step.
+        draws: ``"stream"``, the first distinct samples of a stream; ``"permutation"``, the first ones of a keyed
+            permutation, in memory of the minibatch alone; ``"auto"``, the permutation from 2^24 samples on.
         gradient: ``"unbiased"``, M / (n_k B) times the sum over the client's rows; ``"mean"``, their mean, as in
             the authors' code.
         seed: of the minibatches and of the blocks' start.
@@ -41,6 +43,7 @@ class Settings:
     batch_size: int = AUTO
     step_size: float = STEP_SIZE
     minibatches: Minibatches = "fresh"
+    draws: Drawing = "auto"
     gradient: Gradient = "unbiased"
     seed: int = 0
     dtype: Dtype = "float32"
@@ -49,7 +52,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse values that no run could use."""
-        for name, kind in (("minibatches", Minibatches), ("gradient", Gradient), ("dtype", Dtype)):
+        for name, kind in (("minibatches", Minibatches), ("draws", Drawing), ("gradient", Gradient), ("dtype", Dtype)):
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, not '{getattr(self, name)}'")
         if not self.is_automatic:
@@ -101,4 +104,5 @@ def draws_of(settings: Settings, num_samples: int) -> Draws:
         batch_size=settings.batch_size,
         local_steps=settings.local_steps,
         minibatches=settings.minibatches,
+        draws=settings.draws,
     )

@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tdcd.audit.audit import Audit
-from tdcd.audit.lines import BY_KEY, NOT_TRIED, PARTLY, RECOVERED, AuditFinding, reading
+from tdcd.audit.lines import BY_KEY, NOT_TRIED, PARTLY, RECOVERED, AuditFinding, reading, remedy
 from tdcd.audit.modes import Mode, group_of, is_configured, no_slopes
 from tdcd.audit.tables import numbers, of_line, share
 from tdcd.core.words import counted
@@ -35,6 +35,12 @@ READING = [
         "it is safe: it means that this attack gained nothing.",
     ),
     ("Known rows", "Rows of the attacked silo that the attacker has from elsewhere, such as customers that both have."),
+    (
+        "Score",
+        "What a mode keeps, from 0 to 1: the mean over the rows above of 1 less the part of the gap that its attack "
+        "closes. A row whose party has it by the rules keeps nothing, one without such a party all, and one that was "
+        "not tried is not counted. It compares modes of one audit, and is no promise.",
+    ),
     ("*", "What the configuration asks for."),
 ]
 
@@ -134,6 +140,8 @@ def heat_map(audit: Audit) -> Html:
         line = BY_KEY[key]
         cells = "".join(_cell(audit, key, mode) for mode in audit.modes)
         body.append(f'<tr><th scope="row">{escape(line.party)}<small>{escape(line.target)}</small></th>{cells}</tr>')
+    scores = "".join(f"<td>{share(audit.score(mode))}</td>" for mode in audit.modes)
+    body.append(f'<tr><th scope="row">score<small>what the mode keeps</small></th>{scores}</tr>')
     lines = "\n".join(body)
     return Html(
         f'<div class="scroll"><table class="heat">\n<thead><tr><td></td>{top}</tr>\n<tr><td></td>{names}</tr></thead>\n'
@@ -145,7 +153,8 @@ def _cell(audit: Audit, key: str, mode: Mode) -> str:
     finding = audit.worst(key, mode)
     if finding is None:
         return '<td class="none" title="There is no such party in this mode."></td>'
-    title = escape(f"{finding.party}{' on ' + finding.silo if finding.silo else ''}: {reading(finding)}")
+    now = f" What to do now: {remedy(finding)}" if remedy(finding) else ""
+    title = escape(f"{finding.party}{' on ' + finding.silo if finding.silo else ''}: {reading(finding)}{now}")
     if finding.recovered is None:
         return f'<td class="none" title="{title}">not tried</td>'
     if finding.holds and finding.bound is None:
@@ -172,7 +181,15 @@ def _details(audit: Audit) -> Iterator[Html]:
             f"{line.party[0].upper()}{line.party[1:]}: {line.target}",
             html.paragraph(f"{line.attack} ({line.reference}.)"),
             html.table(*of_line(audit, key), prose=True),
+            *_what_now(audit, key),
         )
+
+
+def _what_now(audit: Audit, key: str) -> Iterator[Html]:
+    """What to do where a cell of the line is red."""
+    findings = [audit.worst(key, mode) for mode in audit.modes]
+    words = {remedy(finding) for finding in findings if finding is not None} - {""}
+    yield from (html.paragraph(f"What to do now: {sentence}") for sentence in sorted(words))
 
 
 def _listed(items: tuple[str, ...]) -> Html:

@@ -130,6 +130,9 @@ def _cards(run: RecordedRun) -> Iterator[html.KeyFigure]:
         )
     elif run.final.gradient_norm is not None:
         yield html.KeyFigure("gradient norm", figure(run.final.gradient_norm), "over all training samples")
+    if last.epsilon is not None:
+        words = "of a row's phi, blocks given; figures are of scores with noise"
+        yield html.KeyFigure("epsilon spent", rounded_up(last.epsilon), words)
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)
@@ -627,6 +630,12 @@ def protections(config: Mapping[str, Any]) -> Iterator[Html]:
     if exchange.get("protect") == "mask":
         whose = f"the hub of {labels} gets" if labels else "hubs get"
         sentences.append(f"Masked: {whose} the sum of the other silos' phi, not each silo's.")
+    if exchange.get("epsilon") is not None:
+        sentences.append(
+            f"Hubs send phi with noise: all rounds and evaluations together spend epsilon = {exchange['epsilon']:g} at "
+            f"most of a row's phi by given blocks, with delta = {exchange['delta']:g}. Blocks themselves"
+            f"{', and the slopes of ' + labels + ',' if labels else ''} have no noise."
+        )
     if exchange.get("protect_blocks"):
         sentences.append("Masked: a hub gets the weighted sum of its clients' blocks, not each block.")
     if sentences:

@@ -6,6 +6,7 @@ from tdcd.planning.common_samples import MoreSamples, more_samples
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.measured_bound import MeasuredBound, measure_bound
+from tdcd.planning.noise import NoisePlan, plan_noise
 from tdcd.planning.variants import Ranking, RunPlan, plan_run, rank_variants
 
 __all__ = [
@@ -13,11 +14,13 @@ __all__ = [
     "Forecast",
     "MeasuredBound",
     "MoreSamples",
+    "NoisePlan",
     "Ranking",
     "Recommendation",
     "RunPlan",
     "measure_bound",
     "more_samples",
+    "plan_noise",
     "plan_run",
     "rank_variants",
     "recommend_local_steps",

@@ -1,8 +1,8 @@
 """Predictions as columns that people read: of new rows, and of held-out samples, ``held-out.csv`` in a run folder."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,14 @@ from tdcd.core.lazy import jax
 from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
-from tdcd.prediction.scores import Predictions
+from tdcd.prediction.scores import Predictions, SiloScores, combine, no_scores
 from tdcd.records.files import PRIVATE
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
+
+if TYPE_CHECKING:
+    from tdcd.prediction.model import Model
 
 ROWS_AT_ONCE = 1 << 13
 """Rows are scored so many at a time, to need little memory in addition to the features."""
@@ -121,6 +124,52 @@ def predicted(
     shown = label_encoding.classes[1:] if target == "binary" else label_encoding.classes
     columns: dict[str, Sequence[Any]] = {"prediction": [label_encoding.classes[winner] for winner in winners]}
     return columns | {f"probability_{name}": means[:, place].tolist() for place, name in enumerate(shown)}
+
+
+def write_sums(
+    path: Path,
+    model: "Model",
+    parts: Mapping[str, SiloScores],
+    *,
+    allow_missing: bool = False,
+    common: bool = False,
+    without: Collection[str] = (),
+    in_order_of: str | None = None,
+) -> tuple[Predictions, dict[str, SiloScores]]:
+    """Add up what silos' columns add to the scores, and write the predictions.
+
+    Args:
+        parts: by silo.
+        allow_missing: score ids that a silo lacks without its part.
+        common: leave them out instead.
+        without: silos that are missing.
+        in_order_of: the silo whose rows come first, and whose id column the file has.
+
+    Returns:
+        The predictions, and the parts of all silos in the model's order.
+    """
+    allow_missing = allow_missing or (model.stand_ins.knows_absence and not common)
+    ordered = {name: parts[name] if name not in without else no_scores(model) for name in model.silos}
+    predictions = combine(
+        ordered,
+        allow_missing,
+        common_only=common,
+        without=without,
+        stand_ins=model.stand_ins,
+        in_order_of=in_order_of,
+        head=model.head,
+    )
+    first = next(name for name in model.silos if name not in without)
+    write_predictions(
+        path,
+        predictions,
+        model.label_encoding,
+        model.loss,
+        id_column=model.part(in_order_of or first).columns.id,
+        mark_missing=allow_missing or bool(without),
+        temperature=model.temperature,
+    )
+    return predictions, ordered
 
 
 def write_predictions(

@@ -59,6 +59,9 @@ class Record:
     that was not worked out, or cannot be proven."""
     gradient_norm: float | None = None
     """Where nothing can be proven: the norm of the objective's gradient over all training samples, if it is known."""
+    epsilon: float | None = None
+    """What hubs' messages up to this line have spent of a sample's phi, see :mod:`tdcd.core.codecs.noise`; None where
+    phi has no noise."""
 
     @property
     def diverged(self) -> bool:
@@ -88,7 +91,17 @@ class Record:
     def _line(self, seconds: float) -> str:
         # Not by dataclasses.asdict: its copies take longer than all the rest of a line.
         fields: dict[str, Any] = {**vars(self), "seconds": seconds}
-        unset = ("absent", "unscored", "worse_than", "step", "taken_back", "gap", "gradient_norm", *_EVALUATION)
+        unset = (
+            "absent",
+            "unscored",
+            "worse_than",
+            "step",
+            "taken_back",
+            "gap",
+            "gradient_norm",
+            "epsilon",
+            *_EVALUATION,
+        )
         for name in unset:
             # A field that was never set is not among them.
             if not fields.get(name):

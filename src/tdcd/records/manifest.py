@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from tdcd.core.lazy import jax
-from tdcd.core.schedule import batch_ids
+from tdcd.core.schedule import batch_ids, is_permuted
 from tdcd.core.settings import Settings
 from tdcd.federation import client_of
 from tdcd.federation.hosts import Hosts, is_mapped
@@ -199,6 +199,7 @@ def schedule_of(settings: Settings, num_samples: int) -> dict[str, Any]:
         "batch_size": settings.effective_batch_size(num_samples),
         "local_steps": settings.local_steps,
         "minibatches": settings.minibatches,
+        "draws": "permutation" if is_permuted(settings.draws, num_samples) else "stream",
         "rounds": [*ROUNDS],
     }
     return {**facts, "digest": schedule_digest(facts)}
@@ -207,7 +208,9 @@ def schedule_of(settings: Settings, num_samples: int) -> dict[str, Any]:
 def schedule_digest(facts: Mapping[str, Any]) -> str:
     """A digest of the minibatches that follow from ``facts``."""
     chosen = {key: facts[key] for key in ("num_samples", "batch_size", "local_steps", "minibatches")}
-    return digest_of("", {"ids": batch_ids(facts["seed"], facts["rounds"], **chosen)})
+    # Runs of before there was a choice drew from the stream.
+    ids = batch_ids(facts["seed"], facts["rounds"], **chosen, draws=facts.get("draws", "stream"))
+    return digest_of("", {"ids": ids})
 
 
 def keyed(key: bytes, digests: Mapping[str, str]) -> dict[str, str]:

@@ -167,9 +167,11 @@ class Course(NamedTuple):
 
     @classmethod
     def after(cls, before: Self | None, record: Record) -> Self | None:
-        """The course with one more line; one that is not finite, or not of all samples, changes nothing."""
+        """The course with one more line; one that is not finite, not of all samples or of scores with noise changes
+        nothing.
+        """
         loss = record.train_loss
-        if record.diverged or record.unscored or record.taken_back:
+        if record.diverged or record.unscored or record.taken_back or record.epsilon is not None:
             return before
         if before is None:
             return cls(loss, loss, record.round, loss)

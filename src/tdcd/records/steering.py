@@ -155,9 +155,12 @@ class Steering(NamedTuple):
         return control.counted + (self.delay + self.wait if control.is_back else 0)
 
     def counts(self, control: StepControl, record: Record) -> bool:
-        """Whether a line is one to decide by: not of some samples only, and not of a path that was given up."""
+        """Whether a line is one to decide by: not of some samples only, not of scores with noise, and not of a path
+        that was given up.
+        """
         is_due = record.round % self.period == 0 and record.round >= self._begun(control) + LEAST_ROUNDS
-        return not record.unscored and (is_due or record.round == self.rounds)
+        is_exact = not record.unscored and record.epsilon is None
+        return is_exact and (is_due or record.round == self.rounds)
 
     def has_converged(self, control: StepControl) -> bool:
         """Whether the loss no longer changes."""

@@ -1,14 +1,14 @@
 """A party that stands by: its own file, its folder, who it is and what it has signed."""
 
 import secrets
-import shutil
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tdcd.config import ConfigError, read_config
 from tdcd.config.schema import Name
-from tdcd.core.words import counted
 from tdcd.federation import client_of, hub_of
 from tdcd.records.files import read_plain, write_durably
 from tdcd.runtime.certificates.agreement import Authority, Certified
@@ -17,13 +17,13 @@ from tdcd.runtime.certificates.issue import AUTHORITY
 from tdcd.runtime.certificates.revocation import REVOKED
 from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, read_own
-from tdcd.standing.jobs import Jobs, JobState, job_of, membership, misfits, parties_of, without_code
+from tdcd.standing.facts import MONTH_S, Facts, LabelDraw, epsilons
+from tdcd.standing.jobs import Jobs, JobState, membership, parties_of, without_code
 from tdcd.standing.log import Log
-from tdcd.standing.policy import Facts, Policy, judge
-from tdcd.standing.statements import Approved, Offer, Proposed, Refused, Statement, Step
+from tdcd.standing.policy import OF_HUBS, Policy, judge, judge_content
+from tdcd.standing.statements import Approved, Offer, Proposed, Refused, Started, Statement, Step
 
 SHARED_FILE = "federation.toml"
-IDS = "ids.txt"
 LOG = "log"
 
 
@@ -39,7 +39,10 @@ class StandingSection(PartySection):
     folder: str = "standing"
     """Where the log and the jobs are kept."""
     policy: str | None = None
-    """A hub's policy.toml; without one every job waits for a person."""
+    """A policy.toml: what a hub approves without a person, or what a client does not refuse. Without one every job
+    waits for a person, and a client follows its hub."""
+    new: str | None = None
+    """Of a client: the rows that jobs predict, CSV or Parquet."""
 
 
 class Home:
@@ -60,8 +63,8 @@ class Home:
             raise ConfigError([f"{self.party} is no party of {self.own.federation}"], str(path))
         if not self.is_hub and self.own.data is None:
             raise ConfigError(["data: is missing; a client needs its rows"], str(path))
-        if not self.is_hub and self.own.policy is not None:
-            raise ConfigError([f"policy = {self.own.policy!r}: hubs have one, clients follow their hub"], str(path))
+        if self.is_hub and self.own.new is not None:
+            raise ConfigError([f"new = {self.own.new!r}: clients score new rows, not their hub"], str(path))
         self.certs, self.folder = Path(self.own.certs), Path(self.own.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep_public_files()
@@ -85,8 +88,14 @@ class Home:
 
     @property
     def policy(self) -> Policy | None:
-        """The organisation's policy, as it is now."""
-        return None if self.own.policy is None else Policy.read(Path(self.own.policy))
+        """The party's policy, as it is now."""
+        if self.own.policy is None:
+            return None
+        policy = Policy.read(Path(self.own.policy))
+        if not self.is_hub and (keys := [key for key in OF_HUBS if key in policy.model_fields_set]):
+            problems = [f"{key} = {getattr(policy, key)}: hubs alone approve, so leave it out here" for key in keys]
+            raise ConfigError(problems, self.own.policy)
+        return policy
 
     @cached_property
     def signer(self) -> Certified:
@@ -103,20 +112,35 @@ class Home:
         self.log.append(self.party, self.signer, statement)
 
     def propose(self, path: Path, steps: tuple[Step, ...], purpose: str, contact: str, days: float) -> JobState:
-        """Offer a job to all; the proposer's organisation has approved it then."""
+        """Offer a training to all; the proposer's organisation has approved it then."""
+        return self._offer(read_plain(path, 1 << 16).decode(), str(path), steps, purpose, contact, days)
+
+    def propose_about(
+        self, former: JobState, step: Step, purpose: str, contact: str, days: float, to: Sequence[str] = ()
+    ) -> JobState:
+        """Offer to predict with the model of a former job, for the silos in ``to``, or to delete its folder."""
+        about = {"of": former.name, "to": tuple(hub_of(silo) for silo in dict.fromkeys(to))}
+        where = f"job {former.name[:12]}"
+        return self._offer(former.offer.shared_file, where, (step,), purpose, contact, days, **about)
+
+    def _offer(
+        self, shared: str, where: str, steps: tuple[Step, ...], purpose: str, contact: str, days: float, **about: Any
+    ) -> JobState:
         self._speak_for_the_silo("propose a job")
         offer = Offer(
             federation=self.log.federation,
             proposer=self.party,
-            shared_file=read_plain(path, 1 << 16).decode(),
+            shared_file=shared,
             steps=steps,
             purpose=purpose,
             contact=contact,
             expires=int(time.time() + 86_400 * days),
             nonce=secrets.token_hex(16),
+            **about,
         )
-        if problems := misfits(self.standing, offer, job_of(offer)):
-            raise ConfigError(problems, str(path))
+        jobs = self.jobs()
+        if problems := jobs.offer_problems(offer):
+            raise ConfigError(problems, where)
         self.say(Proposed(offer))
         self.say(Approved(offer.job, offer.expires, "person"))
         return self.jobs().named(offer.job)
@@ -126,7 +150,8 @@ class Home:
         self._speak_for_the_silo("approve a job")
         if state.is_over:
             raise ValueError(f"job {state.name[:12]} is over")
-        if problems := self.jobs().unfit(state):
+        jobs = self.jobs()
+        if problems := jobs.offer_problems(state.offer):
             raise ConfigError(problems, f"job {state.name[:12]}")
         if time.time() > state.offer.expires:
             raise ValueError(f"job {state.name[:12]} had to begin by {when(state.offer.expires)}")
@@ -138,45 +163,67 @@ class Home:
             raise ValueError(f"job {state.name[:12]} is over")
         self.say(Refused(state.name, because))
 
-    def verdict(self, state: JobState, now: int) -> list[str]:
-        """Why a job waits for a person."""
-        try:
-            policy = self.policy
-        except ConfigError as error:
-            return [str(error)]
-        return ["there is no policy"] if policy is None else judge(policy, self.facts(state, now))
+    def verdict(self, jobs: Jobs, state: JobState, now: int) -> list[str]:
+        """Why a job waits for a person at a hub, or is refused by a client."""
+        if self.is_hub:
+            try:
+                policy = self.policy
+            except ConfigError as error:
+                return [str(error)]
+            return ["there is no policy"] if policy is None else judge(policy, self.facts(jobs, state, now))
+        reasons, policy = [], self.policy
+        if state.offer.kind == "predict" and self.own.new is None:
+            reasons.append("new: its party.toml names no new rows to predict")
+        return reasons + ([] if policy is None else judge_content(policy, self.facts(jobs, state, now)))
 
-    def facts(self, state: JobState, now: int) -> Facts:
+    def facts(self, jobs: Jobs, state: JobState, now: int) -> Facts:
         """What the policy asks of a job."""
-        config = state.job.config
-        silo = next(silo for silo in config.silos if silo.name == self.own.silo)
-        extra = [column for column in (silo.label, silo.weight) if column is not None]
         mine = [signed.entry for signed in self.log.chains[self.party]]
-        return Facts(
-            proposer=state.offer.proposer.removeprefix("hub."),
-            purpose=state.offer.purpose,
-            columns=None if silo.features is None else frozenset([*silo.features, *extra]),
-            protect=config.exchange.protect,
-            protect_blocks=config.exchange.protect_blocks,
-            label_epsilon=config.federation.label_epsilon,
-            share_model=config.federation.share_model,
-            silos=len(config.silos),
-            steps=state.offer.steps,
-            rounds=config.train.rounds,
-            now=now,
-            approved=tuple(
-                entry.time for entry in mine if isinstance(entry.statement, Approved) and entry.statement.by == "policy"
-            ),
+        approved = tuple(
+            entry.time for entry in mine if isinstance(entry.statement, Approved) and entry.statement.by == "policy"
         )
+        spent = self._epsilons(jobs, state, now)
+        return Facts.of(state.offer, state.job.config, self.own.silo, now, approved, spent)
+
+    def _epsilons(self, jobs: Jobs, state: JobState, now: int) -> tuple[float, float]:
+        """What a job asks of the silo's labels, and what others have spent that the party approved or began."""
+        month, ever = [], []
+        for entry in (signed.entry for signed in self.log.chains[self.party]):
+            statement = entry.statement
+            if not isinstance(statement, Approved | Started) or statement.job == state.name:
+                continue
+            if (draw := self._draw(jobs.states.get(statement.job))) is not None:
+                ever.append(draw)
+                month += [draw] * (now - entry.time < MONTH_S)
+        return epsilons(self._draw(state), month, ever)
+
+    def _draw(self, state: JobState | None) -> LabelDraw | None:
+        if state is None or state.offer.kind != "train":
+            return None
+        try:
+            config = state.job.config
+        except ConfigError:
+            return None
+        return LabelDraw.of(config, next(silo for silo in config.silos if silo.name == self.own.silo))
 
     def job_of(self, state: JobState) -> Job:
-        """The training as this party takes part: how it runs is its own business, not the proposer's."""
-        job = read_standing(self.job_folder(state) / SHARED_FILE)
-        return Job(job.config.model_copy(update={"runtime": self.standing.config.runtime}))
+        """The training as this party takes part: how it runs, and where its files are, is its own business."""
+        config = read_standing(self.prepared_folder(state) / SHARED_FILE).config
+        folder = self.folder if self.own.data is None else Path(self.own.data).parent
+        for silo in config.silos:
+            path = folder / (silo.link or "")
+            if silo.name == self.own.silo and not path.resolve().is_relative_to(folder.resolve()):
+                raise ConfigError([f"link = {silo.link!r}: leads out of {folder}"], f"job {state.name[:12]}")
+        data = config.data.model_copy(update={"folder": str(folder)})
+        return Job(config.model_copy(update={"runtime": self.standing.config.runtime, "data": data}))
 
     def job_folder(self, state: JobState) -> Path:
-        """The folder of a job, with its shared file in it."""
-        folder = self.folder / "jobs" / state.name[:16]
+        """Where a job's files are."""
+        return self.folder / "jobs" / state.name[:16]
+
+    def prepared_folder(self, state: JobState) -> Path:
+        """The same, with the job's shared file in it."""
+        folder = self.job_folder(state)
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / SHARED_FILE
         if not file.exists():
@@ -194,8 +241,10 @@ class Home:
             (self.certs / AUTHORITY, AUTHORITY),
             (self.certs / REVOKED, REVOKED),
         ):
-            if source.exists():
-                shutil.copyfile(source, self.folder / name)
+            copy = self.folder / name
+            # Another process of the party may be reading it.
+            if source.exists() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
+                write_durably(copy, source.read_bytes())
 
 
 def read_standing(path: Path) -> Job:
@@ -208,51 +257,3 @@ def open_log_of(folder: Path) -> Log:
     standing, authority = read_standing(folder / SHARED_FILE), Authority(folder)
     federation = membership(standing.config, authority.fingerprint)
     return Log(folder / LOG, federation, parties_of(standing), authority)
-
-
-def describe(state: JobState, standing: Job) -> list[tuple[str, str]]:
-    """What a person has to know to decide, each with its heading."""
-    offer, config = state.offer, state.job.config
-    exchange, labels = config.exchange, config.federation.labels
-    columns = [
-        f"{silo.name}: {', '.join(silo.features) if silo.features else 'all that no other silo names'}"
-        + (f"; label {silo.label}" if silo.label else "")
-        + (f"; weight {silo.weight}" if silo.weight else "")
-        for silo in config.silos
-    ]
-    epsilon = config.federation.label_epsilon
-    label_words = "labels" if epsilon is None else f"labels randomised with epsilon {epsilon:g}"
-    clients_send = f"ids, {label_words} of silos that have them, sums and counts of columns, " + (
-        "phi, and blocks of which the hub learns the sum only" if exchange.protect_blocks else "phi and blocks"
-    )
-    hubs_send = "phi under masks, of which others learn the sum only" if exchange.protect == "mask" else "phi"
-    weakest = [] if exchange.protect == "mask" and exchange.protect_blocks else ["some numbers are sent as they are"]
-    return [
-        ("job", state.name),
-        ("proposed by", f"{offer.proposer}, contact {offer.contact or 'not given'}"),
-        ("purpose", offer.purpose or "not given"),
-        ("must begin by", when(offer.expires)),
-        ("steps", ", ".join(offer.steps)),
-        *(("columns", words) for words in columns),
-        ("labels", "all silos have them" if labels is None else f"only silo {labels} has them"),
-        ("leaves a client", clients_send),
-        ("leaves a hub", hubs_send + "; digests of ids, to find those that all have" * ("align" in offer.steps)),
-        (
-            "protection",
-            "; ".join(
-                [
-                    f"exchange.protect = {exchange.protect!r}",
-                    f"exchange.protect_blocks = {str(exchange.protect_blocks).lower()}",
-                    f"federation.label_epsilon = {epsilon}",
-                    *weakest,
-                ]
-            ),
-        ),
-        ("rounds", f"{config.train.rounds:,}"),
-        (
-            "who gets the model",
-            "every hub all blocks"
-            if config.federation.share_model
-            else f"every hub its own silo's block, of {counted(len(standing.hubs), 'silo')}",
-        ),
-    ]

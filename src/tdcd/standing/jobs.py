@@ -19,8 +19,10 @@ from tdcd.core.words import one_line
 from tdcd.records.files import parse_toml
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.job import Job
+from tdcd.standing.facts import paths_outside
 from tdcd.standing.log import SKEW_S, Log
 from tdcd.standing.statements import (
+    STEPS,
     Approved,
     Called,
     Closed,
@@ -39,8 +41,8 @@ MOST_ATTEMPTS = 5
 
 
 def membership(config: Config, authority: str) -> str:
-    """A digest of who takes part, at which addresses, and who has issued their certificates."""
-    members = [[silo.name, silo.hub, [*silo.client_names]] for silo in config.silos]
+    """A digest of who takes part, at which addresses, who dials, and who has issued their certificates."""
+    members = [[silo.name, silo.hub, silo.accept_hubs, [*silo.client_names]] for silo in config.silos]
     return hashlib.sha256(json.dumps([members, authority]).encode()).hexdigest()
 
 
@@ -73,10 +75,26 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
     """Why a job cannot be one of a federation that stands by."""
     ours, theirs = (membership(each.config, "") for each in (standing, job))
     if ours != theirs:
-        return ["its silos, hubs or clients are not those of this federation"]
-    if "align" in offer.steps and job.config.data.source != "files":
-        return [f"data.source = {job.config.data.source!r}: only tables have ids to align"]
-    return []
+        return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
+    data, problems = job.config.data, paths_outside(job.config)
+    if "align" in offer.steps and data.source != "files":
+        problems.append(f"data.source = {data.source!r}: only tables have ids to align")
+    if offer.steps == ("train",) and data.samples == "all":
+        problems.append("data.samples = 'all': only an alignment finds the list of samples; do not leave it out")
+    if offer.kind == "predict" and data.samples == "all":
+        problems.append("data.samples = 'all': jobs do not predict with such a model yet; give tdcd predict")
+    return problems + _receiver_problems(offer, job)
+
+
+def _receiver_problems(offer: Offer, job: Job) -> list[str]:
+    """What is wrong with who gets predictions."""
+    if offer.kind != "predict":
+        return ["only predictions are for chosen silos"] * bool(offer.to)
+    if not offer.to:
+        return ["it does not say who gets the predictions"]
+    able = [hub for silo, hub in enumerate(job.hubs) if job.has_labels(silo)]
+    unable = [hub for hub in dict.fromkeys(offer.to) if hub not in able]
+    return [f"{hub} cannot get predictions: labels are at {', '.join(able)}" for hub in unable]
 
 
 @dataclass
@@ -123,6 +141,8 @@ class Jobs:
     """The parties, and where they are: the shared file that they stand by with."""
     log: Log
     states: dict[str, JobState] = field(default_factory=dict)
+    unentitled: list[tuple[str, str]] = field(default_factory=list)
+    """Who proposed something without the right to, and why it is no job."""
 
     @classmethod
     def of(cls, standing: Job, log: Log) -> "Jobs":
@@ -152,7 +172,7 @@ class Jobs:
 
     def problems(self, state: JobState, now: float) -> list[str]:
         """Why a job may not begin now, a sentence each; every party asks this itself."""
-        problems = self.unfit(state)
+        problems = self.offer_problems(state.offer)
         if now > state.offer.expires + SKEW_S:
             problems.append(f"it had to begin by {when(state.offer.expires)}")
         problems += [f"{party} refused: {one_line(why)}" for party, why in state.refusals.items()]
@@ -169,13 +189,45 @@ class Jobs:
             problems += self._signed_badly(f"the approval of {hub}", signed)
         return problems
 
-    def unfit(self, state: JobState) -> list[str]:
+    def unfit(self, offer: Offer) -> list[str]:
         """Why a job cannot be one of this federation."""
         try:
-            job = state.job
+            job = job_of(offer)
         except (ConfigError, ModuleNotFoundError) as error:
-            return [str(error)]
-        return misfits(self.standing, state.offer, job)
+            return error.problems if isinstance(error, ConfigError) else [str(error)]
+        problems, former = misfits(self.standing, offer, job), self.former(offer)
+        if (offer.of is None) != (offer.kind == "train"):
+            problems.append("a job that predicts or deletes is about a former one, and no other is")
+        if former is not None and offer.shared_file != former.offer.shared_file:
+            problems.append(f"its shared file is not that of job {former.name[:12]}")
+        return problems
+
+    def former(self, offer: Offer) -> JobState | None:
+        """The job that a job is about, if it is known here."""
+        return None if offer.of is None else self.states.get(offer.of)
+
+    def offer_problems(self, offer: Offer) -> list[str]:
+        """Why a job can be neither proposed nor approved now."""
+        return self.unfit(offer) or self.not_yet(offer)
+
+    def not_yet(self, offer: Offer) -> list[str]:
+        """Why a job has to wait for the one that it is about; what others have signed about that one may still come."""
+        former = self.former(offer)
+        if offer.of is None:
+            return []
+        if former is None or former.offer.kind != "train":
+            return [f"there is no training {offer.of[:12]}"]
+        if offer.kind == "delete":
+            return [] if former.is_over else [f"job {former.name[:12]} is not over"]
+        if former.closed != "finished":
+            return [f"job {former.name[:12]} has not finished"]
+        deletion = self.deletion_of(former)
+        return [] if deletion is None else [f"job {former.name[:12]} was deleted by job {deletion.name[:12]}"]
+
+    def deletion_of(self, former: JobState) -> JobState | None:
+        """The job that deletes the folder of another one, once it was called."""
+        others = (state for state in self.states.values() if state.offer.of == former.name)
+        return next((state for state in others if state.offer.kind == "delete" and state.calls), None)
 
     def next_statement(self, now: float) -> Called | Closed | None:
         """What the hub that keeps the queue has to say."""
@@ -189,6 +241,8 @@ class Jobs:
 
     def in_words(self, state: JobState, now: float) -> str:
         """How a job stands."""
+        if (deletion := self.deletion_of(state)) is not None:
+            return f"{state.closed or 'refused'}; deleted by job {deletion.name[:12]}"
         if state.closed is not None:
             return state.closed
         if state.refusals:
@@ -201,6 +255,20 @@ class Jobs:
             return "; ".join(problems)
         before = next((other.name for other in self.states.values() if other.call is not None), None)
         return f"approved; waits for job {before[:12]}" if before else f"approved; waits for {self.leader} to call"
+
+    def history(self, state: JobState) -> str:
+        """What a job was for, who approved it, and how each of its steps ended."""
+        offer, words = state.offer, []
+        about = "" if offer.of is None else f" about job {offer.of[:12]}"
+        receivers = f", predictions for {', '.join(offer.to)}" if offer.to else ""
+        words.append(f"{', '.join(offer.steps)}{about}{receivers}, proposed by {offer.proposer}")
+        words.append(f"approved by {', '.join(sorted(state.approvals)) or 'none'}")
+        words += [f"refused by {', '.join(sorted(state.refusals))}"] * bool(state.refusals)
+        for call in state.calls:
+            endings = [ending for (_, ended), ending in state.endings.items() if ended == call]
+            counts = ", ".join(f"{endings.count(ending)} {ending}" for ending in dict.fromkeys(endings))
+            words.append(f"{call.step}, attempt {call.attempt}: {counts or 'not ended'}")
+        return "; ".join([*words, state.closed or "not closed"])
 
     def _after(self, state: JobState) -> Called | Closed | None:
         """What follows when all have ended a step."""
@@ -230,9 +298,19 @@ class Jobs:
         statement = signed.entry.statement
         assert isinstance(statement, Proposed)
         offer = statement.offer
-        is_fit = offer.proposer == signed.entry.party and offer.federation == self.log.federation
-        if is_fit and offer.proposer in self.standing.hubs and len({*offer.steps}) == len(offer.steps):
+        party, problem = signed.entry.party, None
+        if party not in self.standing.hubs:
+            problem = "only hubs propose jobs"
+        elif offer.proposer != party:
+            problem = f"it is in the name of {offer.proposer}"
+        elif offer.federation != self.log.federation:
+            problem = "it is of another federation"
+        elif offer.steps not in STEPS:
+            problem = f"a job has no such steps: {', '.join(offer.steps)}"
+        if problem is None:
             self.states.setdefault(offer.job, JobState(offer, signed))
+        else:
+            self.unentitled.append((party, f"its proposal {offer.job[:12]}: {problem}"))
 
     def _apply(self, signed: SignedEntry) -> None:
         party, statement = signed.entry.party, signed.entry.statement

@@ -1,23 +1,26 @@
 """What an organisation approves without a person: a function of its policy and a job, with the reasons if it does not.
 
-Whatever a policy does not allow in so many words waits for a person. An empty one allows nothing.
+Whatever a policy does not allow in so many words waits for a person. An empty one allows nothing. A client's policy is
+read in the same way; what it does not allow the client refuses.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tdcd.config import ConfigError
 from tdcd.config.errors import problems_in
 from tdcd.config.reading import read_toml
-from tdcd.config.schema import Name, Positive, PositiveFloat
+from tdcd.config.schema import Aggregate, Name, Positive, PositiveFloat
 from tdcd.core.words import counted, one_line
+from tdcd.standing.facts import DAY_S, MONTH_S, Facts
+from tdcd.standing.statements import JobKind
 
-DAY_S, MONTH_S = 86_400, 30 * 86_400
+OF_HUBS = ("jobs_per_day", "jobs_per_month", "hours")
+"""The keys of hubs' policies alone: when and how often to approve."""
 
 
 class Policy(BaseModel):
@@ -29,20 +32,42 @@ class Policy(BaseModel):
     """The silos whose jobs may be approved."""
     purposes: list[str] = []
     """The purposes that a job may have, word for word."""
+    kinds: list[JobKind] = ["train"]
+    """What a job may do: train, predict or delete."""
     columns: list[str] = []
-    """The columns of the own silo that a job may use, its label and weight among them; a job has to name them all."""
+    """The columns of the own silo that a job may read: features, id, label, weight and key; a job has to name them all.
+    """
+    links: list[str] = []
+    """The link tables, next to a client's data, that a job may read."""
+    aggregate: list[Aggregate] = []
+    """The figures that a job may make of several rows of a sample."""
+    rare: Positive = 10
+    """The least that ``data.rare`` may be: levels with fewer rows are not named."""
+    samples: Literal["common", "all"] = "common"
+    """Whether a job may train on samples that some silos lack, by which hubs learn more of each other's samples."""
     protect: Literal["none", "mask"] = "mask"
     """The least that ``exchange.protect`` may be."""
     protect_blocks: bool = True
     """Whether ``exchange.protect_blocks`` has to be on."""
+    encrypted: bool = False
+    """Whether a job with encrypted slopes may do without these two."""
+    slopes: bool = False
+    """Whether slopes of the own silo's labels may be sent as they are, which reveal the labels; with ``label_epsilon``
+    they are slopes of randomised ones, and may."""
     label_epsilon: PositiveFloat | None = None
-    """The largest that ``federation.label_epsilon`` may be; by default labels need not be randomised."""
+    """The largest that ``federation.label_epsilon`` may be where labels of the own silo are used; by default labels
+    need not be randomised."""
+    epsilon_per_month: PositiveFloat | None = None
+    """The most that the epsilons of all jobs in 30 days may add up to; by default any number."""
     share_model: bool = False
     """Whether every hub may get all silos' blocks."""
+    predictions: list[Name] = []
+    """The silos that may get predictions."""
     silos: Positive = 2
     """The fewest silos of a job."""
     rows: Positive = 100
-    """The fewest samples that all silos have: after the alignment, the hub refuses to train on fewer."""
+    """The fewest samples that all silos have: after the alignment, the hub refuses to train on fewer. Of a client, the
+    fewest of its own."""
     rounds: Positive = 1000
     """The most rounds of a job."""
     jobs_per_day: Annotated[int, Field(ge=0)] = 1
@@ -50,7 +75,14 @@ class Policy(BaseModel):
     jobs_per_month: Annotated[int, Field(ge=0)] = 10
     """The most approvals by this policy in 30 days."""
     hours: Annotated[list[Annotated[int, Field(ge=0, le=24)]], Field(min_length=2, max_length=2)] = [0, 24]
-    """Between which hours of the day, in UTC, it approves: from the first to before the second."""
+    """Between which hours of the day, in UTC, it approves: from the first to before the second, overnight too."""
+
+    @field_validator("hours")
+    @classmethod
+    def _some_hour(cls, hours: list[int]) -> list[int]:
+        if hours[0] % 24 == hours[1] % 24 and hours != [0, 24]:
+            raise ValueError("must be two different hours; leave it out for all hours")
+        return hours
 
     @classmethod
     def read(cls, path: Path) -> "Policy":
@@ -62,37 +94,19 @@ class Policy(BaseModel):
             raise ConfigError(problems_in(error, keys, cls), str(path)) from None
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a policy asks of a job."""
-
-    proposer: str
-    """A silo."""
-    purpose: str
-    columns: frozenset[str] | None
-    """Of the own silo; None if the job does not name them."""
-    protect: str
-    protect_blocks: bool
-    label_epsilon: float | None
-    share_model: bool
-    silos: int
-    steps: tuple[str, ...]
-    rounds: int
-    now: int
-    """When it is judged, in seconds since 1970."""
-    approved: tuple[int, ...] = ()
-    """When the policy has approved other jobs."""
-
-
 def judge(policy: Policy, job: Facts) -> list[str]:
     """Why a job has to wait for a person, a sentence each; none if the policy approves it."""
-    return [
-        *_who_and_why(policy, job),
-        *_columns(policy, job.columns),
-        *_protection(policy, job),
-        *_size(policy, job),
-        *_quota(policy, job.now, job.approved),
-    ]
+    return [*judge_content(policy, job), *_quota(policy, job.now, job.approved)]
+
+
+def judge_content(policy: Policy, job: Facts) -> list[str]:
+    """The same without when and how often: what a client judges."""
+    reasons = _who_and_why(policy, job)
+    if job.kind != "delete":
+        reasons += [*_reading(policy, job), *_protection(policy, job)]
+    if job.kind == "train":
+        reasons += [*_labels(policy, job), *_size(policy, job)]
+    return reasons
 
 
 def _who_and_why(policy: Policy, job: Facts) -> list[str]:
@@ -101,33 +115,63 @@ def _who_and_why(policy: Policy, job: Facts) -> list[str]:
         reasons.append(f"proposers: '{job.proposer}' is not among them")
     if job.purpose not in policy.purposes:
         reasons.append(f"purposes: {one_line(job.purpose, 100)!r} is not among them")
+    if job.kind not in policy.kinds:
+        reasons.append(f"kinds: {job.kind!r} is not among them")
     return reasons
 
 
-def _columns(policy: Policy, columns: frozenset[str] | None) -> list[str]:
-    if columns is None:
-        return ["columns: the job does not name those of this silo, and would use all"]
-    return [f"columns: {one_line(column, 100)!r} is not among them" for column in sorted(columns - {*policy.columns})]
+def _reading(policy: Policy, job: Facts) -> list[str]:
+    reasons = [
+        f"{key}: {one_line(name, 100)!r} is not among them"
+        for key, names, allowed in (
+            ("columns", job.columns, policy.columns),
+            ("links", job.links, policy.links),
+            ("aggregate", job.aggregate, policy.aggregate),
+            ("predictions", job.predictions, policy.predictions),
+        )
+        for name in sorted({*names} - {*allowed})
+    ]
+    if job.takes_all_columns:
+        reasons.append("columns: the job does not name the features of this silo, and would use all")
+    if job.rare < policy.rare:
+        reasons.append(f"rare = {policy.rare}: the job has data.rare = {job.rare}")
+    return reasons
 
 
 def _protection(policy: Policy, job: Facts) -> list[str]:
     reasons = []
+    if job.silos < policy.silos:
+        reasons.append(f"silos = {policy.silos}: the job has {counted(job.silos, 'silo')}")
+    if policy.encrypted and job.is_encrypted:
+        return reasons
     if policy.protect == "mask" and job.protect != "mask":
         reasons.append(f"protect = 'mask': the job has exchange.protect = {job.protect!r}")
     if policy.protect_blocks and not job.protect_blocks:
         reasons.append("protect_blocks = true: the job has exchange.protect_blocks = false")
-    most, epsilon = policy.label_epsilon, job.label_epsilon
-    if most is not None and (epsilon is None or not epsilon <= most):
+    return reasons
+
+
+def _labels(policy: Policy, job: Facts) -> list[str]:
+    reasons = []
+    most, epsilon, month = policy.label_epsilon, job.label_epsilon, policy.epsilon_per_month
+    if job.has_labels and most is not None and (epsilon is None or not epsilon <= most):
         reasons.append(f"label_epsilon = {most:g}: the job has federation.label_epsilon = {epsilon}")
-    if job.share_model and not policy.share_model:
-        reasons.append("share_model = false: the job has federation.share_model = true")
+    if job.has_labels and month is not None and epsilon is None:
+        reasons.append(f"epsilon_per_month = {month:g}: the job does not randomise labels")
+    elif job.has_labels and month is not None and not job.epsilon_asked + job.epsilon_spent <= month:
+        spent = f"{job.epsilon_spent:g} of it is spent, and the job asks for {job.epsilon_asked:g}"
+        reasons.append(f"epsilon_per_month = {month:g}: {spent}")
+    if job.sends_slopes and not policy.slopes and most is None:
+        reasons.append("slopes = false: the job sends slopes of this silo's labels as they are")
     return reasons
 
 
 def _size(policy: Policy, job: Facts) -> list[str]:
     reasons = []
-    if job.silos < policy.silos:
-        reasons.append(f"silos = {policy.silos}: the job has {counted(job.silos, 'silo')}")
+    if job.share_model and not policy.share_model:
+        reasons.append("share_model = false: the job has federation.share_model = true")
+    if job.samples == "all" and policy.samples != "all":
+        reasons.append("samples = 'common': the job has data.samples = 'all'")
     if "align" not in job.steps:
         reasons.append(f"rows = {policy.rows}: a job without an alignment does not say how many samples are common")
     if job.rounds > policy.rounds:
@@ -145,6 +189,7 @@ def _quota(policy: Policy, now: int, approved: Sequence[int]) -> list[str]:
         if recent >= most:
             reasons.append(f"{name} = {most}: it has approved {recent} already")
     first, end = policy.hours
-    if not first <= (hour := datetime.fromtimestamp(now, UTC).hour) < end:
+    hour = datetime.fromtimestamp(now, UTC).hour
+    if not (first <= hour < end if first < end else hour >= first or hour < end):
         reasons.append(f"hours = {policy.hours}: it is {hour} o'clock in UTC")
     return reasons

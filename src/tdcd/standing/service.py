@@ -10,18 +10,22 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from typing import Any
 
 import msgspec
 
+from tdcd.config import ConfigError
 from tdcd.core.words import one_line
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.driver import TICK_S
 from tdcd.runtime.process.endpoint import Endpoint, is_worth_logging
 from tdcd.runtime.process.log import event
 from tdcd.runtime.process.party import open_transport
-from tdcd.runtime.storage.status import lock
+from tdcd.runtime.process.status import links_of
+from tdcd.runtime.storage.status import lock, write_status
 from tdcd.runtime.transport.transport import Joined, Received, Transport
 from tdcd.standing.home import Home
 from tdcd.standing.jobs import Jobs, JobState, entries_of, have_all
@@ -46,6 +50,10 @@ PORT_S = 60.0
 POLL_S = 0.2
 DECIDE_S = 1.0
 """How often a party looks at its policy and at the clock, when there is no news."""
+LISTEN_S = 5.0
+"""How long a party that has made way listens to those who stand by, before it tries again."""
+DESCRIBE_S = 60.0
+"""How often the status looks at the clock for what approvals and jobs have expired."""
 _ENDINGS: Mapping[int, Ending] = {0: "finished", 3: "diverged", 2: "refused"}
 
 
@@ -64,7 +72,12 @@ class Desk:
         self._jobs = home.jobs()
         self._known = home.log.counts
         """What the jobs follow from."""
-        self._decided_at = -math.inf
+        self._open: dict[str, str] = {}
+        """By job that is not over: how it stands."""
+        self._described_at = -math.inf
+        self._opened_at = time.monotonic()
+        self.decided_at = -math.inf
+        """When it last thought about what to do, by the monotonic clock."""
 
     def step(self, made_way: Called | None = None) -> Called | None:
         """Act on the next event; the call that the party follows now, if there is one.
@@ -82,8 +95,8 @@ class Desk:
                 self._send(news.party, Have(self.home.log.counts))
         self.endpoint.look()
         call = None
-        if news is not None or self.home.log.refresh() or time.monotonic() - self._decided_at > DECIDE_S:
-            self._decided_at = time.monotonic()
+        if news is not None or self.home.log.refresh() or time.monotonic() - self.decided_at > DECIDE_S:
+            self.decided_at = time.monotonic()
             call = self._decide(made_way)
         self._announce()
         return call
@@ -101,6 +114,19 @@ class Desk:
             self.endpoint.refuse(news.sender, refusal)
             if is_worth_logging(self.endpoint.refused[news.sender]):
                 self.home.say(Rejected(news.sender, one_line(str(refusal), 300)))
+
+    def _reject(self, jobs: Jobs) -> None:
+        """Say of proposals that came without the right to make them that they were refused, once each."""
+        if not jobs.unentitled:
+            return
+        logged = [signed.entry.statement for signed in self.home.log.chains[self.home.party]]
+        count: Counter[str] = Counter()
+        for party, why in jobs.unentitled:
+            count[party] += 1
+            rejected = Rejected(party, one_line(why, 300))
+            if is_worth_logging(count[party]) and rejected not in logged:
+                event("refused", logging.WARNING, sender=party, why=rejected.because)
+                self.home.say(rejected)
 
     def _exchange(self, party: str, counts: Mapping[str, int]) -> None:
         """Send what a party lacks, and ask for what it has."""
@@ -126,13 +152,18 @@ class Desk:
     def _decide(self, made_way: Called | None) -> Called | None:
         """Say what the party has to say, and find the call that it follows."""
         home, now = self.home, self._clock()
-        if home.log.counts != self._known:
+        is_new = home.log.counts != self._known
+        if is_new:
             self._jobs = home.jobs()
             self._known = home.log.counts
         jobs = self._jobs
+        if is_new or now - self._described_at > DESCRIBE_S:
+            self._described_at = now
+            self._open = {name: jobs.in_words(state, now) for name, state in jobs.states.items() if not state.is_over}
+        for state in jobs.states.values():
+            self._judge(jobs, state, now)
         if home.is_hub:
-            for state in jobs.states.values():
-                self._judge(jobs, state, now)
+            self._reject(jobs)
         if home.party == jobs.leader and (statement := jobs.next_statement(now)) is not None:
             event(type(statement).__name__.lower(), **msgspec.structs.asdict(statement))
             home.say(statement)
@@ -141,27 +172,41 @@ class Desk:
         return self._follow(jobs, called[0], now, made_way) if called else None
 
     def _judge(self, jobs: Jobs, state: JobState, now: float) -> None:
-        """Approve what the policy allows; all else waits for a person, and the log says for what."""
-        if state.is_over or self.home.party in state.approvals or now > state.offer.expires:
+        """Answer a proposal: a hub approves what its policy allows, and all else waits for a person; a client refuses
+        what its policy does not allow.
+        """
+        home = self.home
+        if state.is_over or now > state.offer.expires or any(party == home.party for party, _ in state.started):
             return
-        reasons = jobs.unfit(state)
-        if reasons:
-            self.home.refuse(state, one_line("; ".join(reasons), 300))
+        if home.is_hub and home.party in state.approvals:
             return
-        reasons = self.home.verdict(state, int(now))
-        if not reasons:
+        if reasons := jobs.unfit(state.offer):
+            if home.is_hub:
+                home.refuse(state, one_line("; ".join(reasons), 300))
+            return
+        if reasons := jobs.not_yet(state.offer):
+            self._wait(state, "; ".join(reasons))
+            return
+        try:
+            reasons = home.verdict(jobs, state, int(now))
+        except ConfigError as error:
+            self._wait(state, str(error))
+            return
+        if home.is_hub and not reasons:
             event("approved by policy", job=state.name[:12], proposer=state.offer.proposer)
-            self.home.approve(state, "policy")
-        elif self._waiting.get(state.name) != (words := "; ".join(reasons)):
-            self._waiting[state.name] = words
-            event("waits for a person", job=state.name[:12], proposer=state.offer.proposer, why=one_line(words))
+            home.approve(state, "policy")
+        elif home.is_hub:
+            self._wait(state, "; ".join(reasons), "waits for a person")
+        elif reasons:
+            event("refused by policy", job=state.name[:12], proposer=state.offer.proposer, why="; ".join(reasons))
+            home.refuse(state, one_line("; ".join(reasons), 300))
 
     def _follow(self, jobs: Jobs, state: JobState, now: float, made_way: Called | None) -> Called | None:
         home, call, party = self.home, state.calls[-1], self.home.party
         partners = home.partners
         if (party, call) in state.endings:
             return None
-        if not home.is_hub and call.step == "train" and (home.hub, call) in state.endings:
+        if not home.is_hub and call.step in ("train", "predict") and (home.hub, call) in state.endings:
             # A hub ends when its clients know how.
             self._end(call, state.endings[home.hub, call])
             return None
@@ -170,6 +215,8 @@ class Desk:
             return None
         if (party, call) not in state.started:
             self._begin(jobs, state, call, now)
+            return None
+        if made_way == call and time.monotonic() - self._opened_at < LISTEN_S:
             return None
         wanted = {**entries_of(jobs, state), party: home.log.counts[party]}
         ready = [self._is_ready(partner, wanted, (partner, call) in state.started) for partner in partners]
@@ -182,12 +229,22 @@ class Desk:
             if any(hub not in state.approvals for hub in home.standing.hubs):
                 self._wait(state, "it is called, and an approval is missing here")
                 return
+            if not home.is_hub and self._is_barred(jobs, state, now):
+                return
             if problems := jobs.problems(state, now):
                 event("refused", logging.WARNING, job=state.name[:12], why="; ".join(problems))
                 home.refuse(state, one_line("; ".join(problems), 300))
                 return
         event("begins", job=state.name[:12], step=call.step, attempt=call.attempt)
         home.say(Started(call.job, call.step, call.attempt))
+
+    def _is_barred(self, jobs: Jobs, state: JobState, now: float) -> bool:
+        """Whether a client's own policy keeps it from beginning; :meth:`_judge` says so to all."""
+        try:
+            return bool(self.home.verdict(jobs, state, int(now)))
+        except ConfigError as error:
+            self._wait(state, str(error))
+            return True
 
     def _is_ready(self, partner: str, wanted: Mapping[str, int], has_started: bool) -> bool:
         """Whether a partner will come: it has left for the step, or it is here and has all that it needs for that."""
@@ -200,10 +257,24 @@ class Desk:
         event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=ending)
         self.home.say(StepEnded(call.job, call.step, call.attempt, ending))
 
-    def _wait(self, state: JobState, why: str) -> None:
+    def facts(self) -> dict[str, Any]:
+        """For the status: who is here, and which jobs wait for what."""
+        links = links_of(self.endpoint)
+        days = {party: math.floor(left) for party, left in links["certificate_days"].items()}
+        return {
+            "connected": sorted(self.endpoint.present),
+            "missing": [party for party in self.home.partners if party not in self.endpoint.present],
+            **links,
+            "certificate_days": days,
+            "refused": dict(self.endpoint.refused),
+            "last_error": self.endpoint.last_refusal,
+            "jobs": {name[:12]: words for name, words in self._open.items()},
+        }
+
+    def _wait(self, state: JobState, why: str, what: str = "waits") -> None:
         if self._waiting.get(state.name) != why:
             self._waiting[state.name] = why
-            event("waits", job=state.name[:12], why=why)
+            event(what, job=state.name[:12], proposer=state.offer.proposer, why=one_line(why))
 
 
 class Service:
@@ -214,6 +285,7 @@ class Service:
         self.home = home
         self._made_way: Called | None = None
         self._patience = PATIENCE_S
+        self._shown: Mapping[str, Any] = {}
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Until ``should_stop``."""
@@ -229,12 +301,22 @@ class Service:
     def _stand_by(self, should_stop: Callable[[], bool]) -> Called | None:
         with closing(self._open()) as transport:
             event("standing by", party=self.home.party)
-            desk = Desk(self.home, transport)
+            desk, shown_at = Desk(self.home, transport), 0.0
             while not should_stop():
                 call = desk.step(self._made_way)
+                if desk.decided_at != shown_at:
+                    shown_at = desk.decided_at
+                    self._show({"phase": "standing by", **desk.facts()})
                 if call is not None:
                     return call
         return None
+
+    def _show(self, facts: Mapping[str, Any]) -> None:
+        """Write the status, where it changed."""
+        if facts != self._shown:
+            self._shown = facts
+            nothing: dict[str, Any] = {"connected": [], "refused": {}, "last_error": ""}
+            write_status(self.home.folder, {"party": self.home.party, "status": None, **nothing, **facts})
 
     def _open(self) -> Transport:
         home, deadline = self.home, time.monotonic() + PORT_S
@@ -253,7 +335,7 @@ class Service:
             self._patience = PATIENCE_S
         state = home.jobs().named(call.job)
         words = [str(home.path.absolute()), call.job, call.step, str(self._patience)]
-        with (home.job_folder(state) / f"{call.step}.log").open("ab") as file:
+        with (home.prepared_folder(state) / f"{call.step}.log").open("ab") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tdcd.standing.step", *words],
                 stdin=subprocess.PIPE,
@@ -261,6 +343,7 @@ class Service:
                 stderr=file,
                 start_new_session=True,
             )
+        self._show({"phase": f"{call.step} of job {call.job[:12]}, attempt {call.attempt}"})
         assert process.stdin is not None
         with process.stdin:
             while process.poll() is None:

@@ -18,7 +18,11 @@ Number = Annotated[int, Meta(ge=0, lt=2**16)]
 """Of an entry in its chain; a chain has no more."""
 Words = Annotated[str, Meta(max_length=1000)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
-Step = Literal["align", "train"]
+Step = Literal["align", "train", "predict", "delete"]
+JobKind = Literal["train", "predict", "delete"]
+"""What a job is for: its last step."""
+STEPS: tuple[tuple[Step, ...], ...] = (("align", "train"), ("train",), ("predict",), ("delete",))
+"""What a job may consist of."""
 Ending = Literal["finished", "diverged", "refused", "lost"]
 NOTHING = "0" * 64
 """What stands for the digest of the entry before the first."""
@@ -42,11 +46,21 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expires: Timestamp
     """When it must have begun."""
     nonce: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    of: Sha256 | None = None
+    """The former job whose model predicts, or whose folder is deleted."""
+    to: Annotated[tuple[PartyName, ...], Meta(max_length=1000)] = ()
+    """The hubs that get predictions."""
 
     @property
     def job(self) -> str:
         """The name of the job: a digest of all that it is."""
         return hashlib.sha256(_json.encode(self)).hexdigest()
+
+    @property
+    def kind(self) -> JobKind:
+        """What it is for."""
+        last = self.steps[-1]
+        return "train" if last == "align" else last
 
 
 class Proposed(_Signed, frozen=True, tag="proposed"):

@@ -1,4 +1,5 @@
-"""One party's part of one step of a job, as a process of its own: what ``tdcd align``, ``hub`` and ``client`` do.
+"""One party's part of one step of a job, as a process of its own: what ``tdcd align``, ``hub``, ``client`` and
+``predict`` do.
 
 The party's service has closed its links, and this process opens them. It ends when its service does. It makes way when
 a party that it waits for stands by: that one has to be asked by the service what has become of the step.
@@ -7,25 +8,30 @@ a party that it waits for stands by: that one has to be asked by the service wha
 import json
 import math
 import os
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+from tdcd.core.execution import Interrupted
 from tdcd.core.words import one_line
 from tdcd.records.files import write_durably
+from tdcd.runtime.job import Job
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.process.align import align_as_client, align_as_hub
 from tdcd.runtime.process.log import event, open_log
 from tdcd.runtime.process.party import PartySection, run_client, run_hub
 from tdcd.runtime.storage.status import STATUS
 from tdcd.runtime.transport.processes import DOING
-from tdcd.standing.home import IDS, Home
-from tdcd.standing.jobs import JobState
+from tdcd.standing.home import Home
+from tdcd.standing.jobs import Jobs, JobState
 
 MADE_WAY, REFUSED = 75, 2
 EXITS = {"finished": 0, "diverged": 3, "refused": REFUSED, "interrupted": MADE_WAY}
+IDS, SAMPLES, PREDICTIONS = "ids.txt", "samples.json", "predictions.csv"
 RUN = "run"
 """Of a hub: its run folder. Of a client: the folder for its status."""
 LOOK_S = 1.0
@@ -59,8 +65,8 @@ class MakingWay:
         return self.is_due()
 
 
-class AlignWaiting:
-    """Watches an alignment."""
+class StepWaiting:
+    """Watches an alignment or a prediction."""
 
     def __init__(self, making_way: MakingWay) -> None:
         self._making_way = making_way
@@ -84,30 +90,87 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
     # What began in time may take longer than approvals are valid.
     if problems := jobs.problems(state, min(now, state.offer.expires)):
         return RunOutcome("refused", "; ".join(problems))
-    folder, making_way = home.job_folder(state), MakingWay(patience_s)
-    job, ids = home.job_of(state), folder / IDS
-    own = PartySection(
-        **home.own.model_dump(include={"certs", "listen", "metrics", "data", "labels", "label_key"}),
-        out=str(folder / RUN),
-        ids=str(ids) if "align" in state.offer.steps else home.own.ids,
-    )
-    silo, client = home.own.silo, home.own.client
+    if step == "delete":
+        former = jobs.former(state.offer)
+        assert former is not None
+        remove(home.job_folder(former))
+        return RunOutcome("finished")
+    job, making_way = home.job_of(state), MakingWay(patience_s)
+    part = JobPart(home, state, job)
     if step == "train":
-        status = folder / RUN / STATUS
+        return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
+    waiting = StepWaiting(making_way)
+    return part.align(waiting) if step == "align" else part.predict(jobs, waiting)
+
+
+class JobPart:
+    """A party's part of a job."""
+
+    def __init__(self, home: Home, state: JobState, job: Job) -> None:
+        """Take the party's files, and those of the job."""
+        self._home, self._state, self._job = home, state, job
+        self.folder = home.job_folder(state)
+        is_aligned, own = "align" in state.offer.steps, home.own
+        self._own = PartySection(
+            **own.model_dump(include={"certs", "listen", "metrics", "data", "labels", "label_key"}),
+            out=str(self.folder / RUN),
+            ids=str(self.folder / IDS) if is_aligned else own.ids,
+            samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,
+        )
+
+    def align(self, waiting: StepWaiting) -> RunOutcome:
+        """Find the ids to train on."""
+        home, own = self._home, self._own
+        if home.own.client is None:
+            aligned = align_as_hub(self._job, home.own.silo, [], own, waiting)
+        else:
+            tables = [Path(own.data or "")]
+            aligned = align_as_client(self._job, home.own.silo, home.own.client, tables, own, waiting)
+        if aligned.outcome.status != "finished":
+            return aligned.outcome
+        fewest, count = home.policy.rows if home.policy is not None else 0, len(aligned.common)
+        if count < fewest:
+            whose = "all silos have" if home.is_hub else "this client has in common with all silos"
+            return RunOutcome("refused", f"{whose} {count} samples; policy: rows = {fewest}")
+        if aligned.listed is not None:
+            aligned.listed.write(self.folder / SAMPLES)
+        write_durably(self.folder / IDS, "".join(f"{sample}\n" for sample in aligned.common).encode())
+        return aligned.outcome
+
+    def train(self, should_stop: Callable[[], bool]) -> RunOutcome:
+        """Train."""
+        silo, client = self._home.own.silo, self._home.own.client
         if client is None:
-            return run_hub(job, silo, own, lambda: making_way.is_due_by(status))
-        return run_client(job, silo, client, own, lambda: making_way.is_due_by(status))
-    waiting = AlignWaiting(making_way)
-    if client is None:
-        aligned = align_as_hub(job, silo, [], own, waiting)
-    else:
-        aligned = align_as_client(job, silo, client, [Path(own.data or "")], own, waiting)
-    if aligned.outcome.status == "finished":
-        fewest = home.policy.rows if home.policy is not None else 0
-        if home.is_hub and len(aligned.common) < fewest:
-            return RunOutcome("refused", f"all silos have {len(aligned.common)} samples; policy: rows = {fewest}")
-        write_durably(ids, "".join(f"{sample}\n" for sample in aligned.common).encode())
-    return aligned.outcome
+            return run_hub(self._job, silo, self._own, should_stop)
+        return run_client(self._job, silo, client, self._own, should_stop)
+
+    def predict(self, jobs: Jobs, waiting: StepWaiting) -> RunOutcome:
+        """Score the clients' new rows by the model of the former job; who gets predictions writes them."""
+        # Imported where it is asked for: other steps need none of it.
+        from tdcd.prediction.predictions import write_sums  # noqa: PLC0415
+        from tdcd.runtime.process.predict import predict_with_peers, score_as_client  # noqa: PLC0415
+
+        home, former = self._home, jobs.former(self._state.offer)
+        silo, client, receivers = home.own.silo, home.own.client, self._state.offer.to
+        assert former is not None
+        try:
+            if client is not None:
+                rows = Path(home.own.new or "")
+                score_as_client(self._job, silo, client, rows, self._own, waiting=waiting)
+                return RunOutcome("finished")
+            run = home.job_folder(former) / RUN
+            model, parts = predict_with_peers(self._job, silo, run, None, self._own, waiting=waiting, to=receivers)
+        except Interrupted as stopped:
+            return RunOutcome("interrupted", str(stopped))
+        if home.party in receivers:
+            write_sums(self.folder / PREDICTIONS, model, parts, common=True, in_order_of=silo)
+        return RunOutcome("finished")
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder with all that is in it; what is gone already, before a crash, is no mistake."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _end_with_service() -> None:
@@ -124,7 +187,7 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
     open_log(home.party)
     try:
         outcome = run_step(home, home.jobs().named(name), step, float(patience_s))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         outcome = RunOutcome("refused", str(error))
     event("step over", job=name[:12], step=step, outcome=outcome.status, why=one_line(outcome.reason))
     return EXITS[outcome.status]

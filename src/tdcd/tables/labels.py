@@ -59,7 +59,8 @@ def encode(values: NDArray[Any] | Sequence[str], loss: str | Loss | None = None,
     >>> encode(["yes", "no", "yes"])
     Labels(task='binary', numbers=array([1., 0., 1.]), classes=('no', 'yes'))
     """
-    different, places = np.unique(np.asarray(values), return_inverse=True)
+    given = np.asarray(values)
+    different = np.unique(given)
     numeric = different.dtype.kind == "f"
     kind = None if loss is None else loss_of(loss)
     target, where = (None, "") if kind is None else (kind.target, f"model.loss = {kind.name!r}: ")
@@ -68,7 +69,7 @@ def encode(values: NDArray[Any] | Sequence[str], loss: str | Loss | None = None,
             raise ValueError(f"{where}the labels must be numbers, but one is {_name_in(different)!r}")
         if kind is not None and not (fits := kind.fits(different)).all():
             raise ValueError(f"{where}takes labels that are {kind.labels}, not {different[~fits][0]:g}")
-        return Labels("regression", np.asarray(values, np.float64))
+        return Labels("regression", np.asarray(given, np.float64))
     if numeric and len(different) > 2 and (different != np.floor(different)).any():
         raise ValueError(f"{where}the labels are amounts, not classes: use 'squared'")
     if loss is None and not numeric:
@@ -80,7 +81,8 @@ def encode(values: NDArray[Any] | Sequence[str], loss: str | Loss | None = None,
     if target == "binary" and len(classes) > 2:
         raise ValueError(f"{where}there are {len(classes)} different labels, not two")
     codes = {name: float(code) for code, name in enumerate(classes)}
-    numbers = np.array([codes[name] for name in names])[places]
+    # Not by the places that `unique` gives, for which it takes four times the memory of the labels.
+    numbers = np.array([codes[name] for name in names])[np.searchsorted(different, given)]
     return Labels("binary" if len(classes) <= 2 else "multiclass", numbers, tuple(classes))
 
 

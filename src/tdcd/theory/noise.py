@@ -211,6 +211,7 @@ class _Clients:
             num_samples=self.num_samples,
             batch_size=self.batch_size,
             local_steps=1,
+            draws=self._settings.draws,
         )
         return self._gradients(model, ids, self._settings.gradient, self.batch_size)
 

@@ -160,6 +160,7 @@ def _point(record: Record, started: float) -> TrackedPoint:
         "test/loss": record.test_loss,
         "train/gap": record.gap,
         "train/gradient_norm": record.gradient_norm,
+        "epsilon": record.epsilon,
     }
     for split, figures in record.metrics.items():
         values |= {f"{split}/{name}": value for name, value in figures.items()}

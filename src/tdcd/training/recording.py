@@ -14,8 +14,10 @@ from tdcd.config.errors import ConfigError
 from tdcd.config.resolve import Plan
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate
+from tdcd.core.codecs.codec import epsilon_until
 from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
+from tdcd.core.timing import followed
 from tdcd.core.words import counted
 from tdcd.federation.hosts import Hosts
 from tdcd.federation.silos import Federation
@@ -296,6 +298,7 @@ class TrainingRun:
             bytes=self._ledger.traffic(self.round, "bytes"),
             messages=self._ledger.traffic(self.round, "messages"),
             seconds=round(self.seconds, 6),
+            epsilon=self._spent(self.round),
         )
         if self.stopping.steering is not None:
             self._control, record = self.stopping.steering.judge(self._control, record)
@@ -317,6 +320,12 @@ class TrainingRun:
             self._mark = self._mark.after(record.without_seconds())
             self.folder.append(record)
         return record
+
+    def _spent(self, round_index: int) -> float | None:
+        """What real hubs would have spent of a sample's phi when they write the line of a round."""
+        plan = self.plan
+        timing, every = followed(plan.variant.timing, len(self.names)), plan.config.evaluate.every
+        return epsilon_until(plan.variant.exchange, round_index, plan.settings, timing, every, self.stopping.rounds)
 
     @property
     def steered_in(self) -> int | None:
@@ -413,6 +422,12 @@ def _agreed(
     if schedule not in (None, "constant") and rounds not in (None, before_rounds):
         problems.append(
             f"train.rounds = {rounds}: train.schedule = {schedule!r} lets the step size end with the run's "
+            f"{counted(before_rounds, 'round')}; start a new run"
+        )
+    epsilon = recorded.get("exchange", {}).get("epsilon")
+    if epsilon is not None and rounds not in (None, before_rounds):
+        problems.append(
+            f"train.rounds = {rounds}: the noise of exchange.epsilon = {epsilon:g} was made for the run's "
             f"{counted(before_rounds, 'round')}; start a new run"
         )
     if problems:

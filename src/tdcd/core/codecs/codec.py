@@ -1,7 +1,7 @@
 """What phi and blocks look like on the wire: protocols, and Algorithm 1's own way, which sends them as they are."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from tdcd.core import algorithm
 from tdcd.core.lazy import Array, compiled, jax
 from tdcd.core.objective import Tree
+from tdcd.core.settings import Settings
+from tdcd.core.timing import HubTiming
 from tdcd.core.traits import is_plain
 from tdcd.core.trees import leaves_of
 
@@ -148,6 +150,31 @@ def encode_scores(exchange: Codec, scores: Array, sending: Sending, split: str) 
 def is_private(exchange: Codec) -> bool:
     """Whether what is sent depends on a stream that only the sender knows."""
     return getattr(exchange, "is_private", False)
+
+
+def messages_until(round_index: int, settings: Settings, timing: HubTiming, every: int, last: int) -> int:
+    """The most messages with a sample's phi that a hub has sent when it writes the history's line of a round.
+
+    By then it may have begun a round that is as much later as rounds overlap, and it sends phi as far ahead as that and
+    its period. Scores of an evaluation count as a message.
+
+    >>> from tdcd.core.family.overlap import Overlap
+    >>> settings = Settings(step_size=0.1, minibatches="full")
+    >>> [messages_until(line, settings, Overlap(), 5, 8) for line in (0, 5, 8)]
+    [2, 8, 11]
+    """
+    rounds = min(last, round_index + 2 * timing.rounds + timing.longest_period)
+    scored = min(last, round_index + timing.rounds + timing.longest_period - 1)
+    evaluations = scored // every + 1 + (scored == last and last % every > 0)
+    return rounds * settings.num_exchanged + evaluations
+
+
+def epsilon_until(
+    exchange: Codec, round_index: int, settings: Settings, timing: HubTiming, every: int, last: int
+) -> float | None:
+    """What an exchange with noise has spent of a sample's phi by then; None if it adds none, or does not count."""
+    spent: Callable[[int], float | None] | None = getattr(exchange, "epsilon", None)
+    return None if spent is None else spent(messages_until(round_index, settings, timing, every, last))
 
 
 def is_identity(exchange: Codec) -> bool:

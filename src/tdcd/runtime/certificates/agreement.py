@@ -141,11 +141,6 @@ class Certified:
         self._key, self._authority = key, Authority(folder)
         self._certificate = read_certificate(folder / f"{party}.pem").public_bytes(Encoding.DER)
 
-    @property
-    def secret(self) -> bytes:
-        """What lasts as long as the certificate's key does, and only this party knows."""
-        return derive(self._key.private_numbers().private_value.to_bytes(66), "tdcd secret of a certificate's holder")
-
     def sign(self, text: bytes) -> tuple[bytes, bytes]:
         """The certificate, and a signature with its key."""
         return self._certificate, self._key.sign(text, ec.ECDSA(hashes.SHA256()))

@@ -30,7 +30,7 @@ from tdcd.runtime.messages.validation import take, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.tables.label_privacy import check_all_classes, with_noise
 from tdcd.tables.labels import Labels, canonical_label, choose_held_out, encode, in_words, standardized
-from tdcd.tables.rows import id_order
+from tdcd.tables.sample_ids import SampleIds
 from tdcd.tables.sample_list import SampleList
 from tdcd.tables.weighting import gathered_weights, sample_weights
 
@@ -44,7 +44,7 @@ MOST_CHARACTERS = 200
 class Enrolment:
     """What one client says of itself, checked."""
 
-    ids: list[str]
+    ids: SampleIds
     labels: NDArray[np.float64] | list[str] | None
     """None in a silo without labels."""
     held_out: NDArray[np.bool_] | None
@@ -80,7 +80,9 @@ class Enrolment:
         weights = None if message.weights is None else take(message.weights, "weights", np.float64, [len(ids)])
         if weights is not None and (not has_labels or (weights < 0).any()):
             raise RejectedMessage("'weights' go with labels, and are at least 0")
-        return cls(ids, numbers, held_out, message.target, message.is_table, message.rows, message.card, weights)
+        return cls(
+            SampleIds.of(ids), numbers, held_out, message.target, message.is_table, message.rows, message.card, weights
+        )
 
     def is_same(self, other: "Enrolment") -> bool:
         """Whether another enrolment has the same rows."""
@@ -146,7 +148,7 @@ class Digests(NamedTuple):
 class SampleIndex:
     """The silo's samples in the order that all silos share, and which client holds each."""
 
-    ids: list[str]
+    ids: Sequence[str]
     """``[total]``; empty texts for those that the silo lacks."""
     owner: NDArray[np.int32]
     """``[total]``: which client; -1 if the silo lacks the sample."""
@@ -187,7 +189,7 @@ class SampleIndex:
     @property
     def test_ids(self) -> list[str]:
         """``[m]``, of the held-out samples."""
-        return [self.ids[place] for place in np.flatnonzero(self.held_out)]
+        return [self.ids[place] for place in np.flatnonzero(self.held_out).tolist()]
 
     @cached_property
     def num_samples(self) -> int:
@@ -232,10 +234,14 @@ class SampleIndex:
     def digests(self, secret: bytes) -> Digests:
         """What other silos compare with their own."""
         # Where silos have different samples, :attr:`listed` says what they compare.
-        ids = json.dumps(self.ids if self.listed is None else len(self.ids)).encode()
-        contents = [b"secret", ids, b"held out" + self.held_out.tobytes()]
-        known, same, held_out = (hmac.new(secret, content, hashlib.sha256).hexdigest() for content in contents)
-        return Digests(known, same, held_out, None if self.meaning is None else self.meaning.digest(secret))
+        same = hmac.new(secret, digestmod=hashlib.sha256)
+        if isinstance(self.ids, SampleIds):
+            self.ids.write_json(same.update)
+        else:
+            same.update(json.dumps(len(self.ids)).encode())
+        contents = [b"secret", b"held out" + self.held_out.tobytes()]
+        known, held_out = (hmac.new(secret, content, hashlib.sha256).hexdigest() for content in contents)
+        return Digests(known, same.hexdigest(), held_out, None if self.meaning is None else self.meaning.digest(secret))
 
     def outputs(self, config: Config) -> Outputs:
         """The loss that the file asks for or that fits the labels, and how many outputs every block has."""
@@ -297,18 +303,16 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config, listed: Sam
             raise IncompatibleParties(
                 f"{names[0]} and {name} have different kinds of data: give all clients the same kind of file"
             )
-    every = [sample_id for enrolment in enrolled for sample_id in enrolment.ids]
+    every = SampleIds.joined([enrolment.ids for enrolment in enrolled])
     holder = np.repeat(np.arange(len(enrolled), dtype=np.int32), [len(enrolment.ids) for enrolment in enrolled])
-    order = np.asarray(id_order(every), np.int64)
-    ids = [every[index] for index in order]
-    for before, after, left, right in zip(ids, ids[1:], order, order[1:], strict=False):
-        if before == after:
-            raise IncompatibleParties(f"id '{before}' is held by {names[holder[left]]} and by {names[holder[right]]}")
+    order = every.order()
+    ids = every.take(order)
+    if (place := ids.repeated()) is not None:
+        left, right = (names[holder[row]] for row in order[place - 1 : place + 1])
+        raise IncompatibleParties(f"id '{ids[place]}' is held by {left} and by {right}")
     bounds = np.cumsum([len(enrolment.ids) for enrolment in enrolled])[:-1]
     if listed is not None:
         return _listed(enrolments, every, np.split(np.arange(len(every)), bounds), listed, config)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
     labels = None if enrolled[0].labels is None else _labels(enrolled, order, config)
     masks = [enrolment.held_out for enrolment in enrolled if enrolment.held_out is not None]
     held_out = np.concatenate(masks)[order] if len(masks) == len(enrolled) else _held_out(len(ids), labels, config)
@@ -317,6 +321,8 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config, listed: Sam
         meaning = _weighed(
             meaning, {name: enrolment.weights for name, enrolment in enrolments.items()}, order, ~held_out, config
         )
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
     return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, meaning)
 
 

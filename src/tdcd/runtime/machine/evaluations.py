@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate
+from tdcd.core.codecs.codec import epsilon_until
 from tdcd.core.family.scaled import Window
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
@@ -358,6 +359,14 @@ class Records:
             bytes=ledger.traffic(round_index, "bytes"),
             messages=ledger.traffic(round_index, "messages"),
             seconds=0.0,
+            epsilon=epsilon_until(
+                self.job.variant.exchange,
+                round_index,
+                self.compute.settings,
+                self.job.timing,
+                self.job.config.evaluate.every,
+                self.job.config.train.rounds,
+            ),
         )
 
 

@@ -103,6 +103,12 @@ METRICS = (
     Metric("tdcd_rounds", "gauge", "The rounds of the whole run.", _fact("rounds")),
     Metric("tdcd_train_loss", "gauge", "The training loss at the last evaluation.", _fact("train_loss")),
     Metric("tdcd_held_out_loss", "gauge", "The held-out loss at the last evaluation.", _fact("test_loss")),
+    Metric(
+        "tdcd_epsilon_spent",
+        "gauge",
+        "What phi with noise has spent at the last evaluation.",
+        lambda now: [({}, now.facts.get("epsilon"))],
+    ),
     Metric("tdcd_figure", "gauge", "Figures of the last evaluation, such as accuracy.", _figures),
     Metric(
         "tdcd_evaluated_round", "gauge", "The round of the last evaluation.", lambda now: [({}, now.evaluated_round)]

@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,7 +17,7 @@ from tdcd.config.errors import problems_in
 from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
 from tdcd.federation import client_of
-from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret, derive
+from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret
 from tdcd.runtime.certificates.check import cautions, explain, read_secret
 from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
@@ -32,9 +33,18 @@ from tdcd.runtime.process.driver import ClientDriver, HubDriver
 from tdcd.runtime.process.log import event
 from tdcd.runtime.process.metrics import PATTERN, Metrics
 from tdcd.runtime.process.status import ClientStatus
+from tdcd.runtime.storage.account import Account, Limits
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.keys import LABEL_KEY, NEW_KEY, label_key, mask_key, noise_key
+from tdcd.runtime.storage.keys import (
+    LABEL_KEY,
+    NEW_KEY,
+    answer_key,
+    forget_answer_key,
+    label_key,
+    mask_key,
+    noise_key,
+)
 from tdcd.runtime.transport.processes import Activity, Process
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
@@ -61,6 +71,14 @@ class PartySection(BaseModel):
     """Where a hub listens, host:port, if that is not the address at which others reach it."""
     metrics: Annotated[str, Field(pattern=PATTERN)] | None = None
     """Where a hub answers Prometheus, host:port; a port alone is one of 127.0.0.1. Nowhere by default."""
+    account: str | None = None
+    """A hub's file of what its runs have spent of its rows and labels; none by default."""
+    most_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """With ``account``: the largest epsilon of a row's phi over all runs; a run beyond it is not begun."""
+    most_label_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """The same of a label."""
+    most_runs: Annotated[int, Field(ge=0)] | None = None
+    """The same: the most runs on labels as they are."""
     samples: str | None = None
     """A hub's list of samples, where silos may lack some (``data.samples = "all"``), as tdcd align writes it."""
     data: str | None = None
@@ -75,7 +93,10 @@ class PartySection(BaseModel):
     """Without TLS; only where every address is this machine's own."""
 
 
-OWN_PATHS = ("certs", "out", "samples", "data", "labels", "ids", "label_key", "federation", "folder", "policy")
+OWN_PATHS = (
+    *("certs", "out", "account", "samples", "data", "labels", "ids", "label_key"),
+    *("federation", "folder", "policy", "new"),
+)
 """The keys that are paths, of a party's own file and of one that stands by."""
 Own = TypeVar("Own", bound=PartySection)
 
@@ -117,11 +138,15 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     # A block that cannot be loaded is reported before other parties wait for this one.
     job.block(index)
     _require_encryption(job)
+    account = _account_of(own)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
     if folder.is_over:
         return RunOutcome(folder.about["status"], f"{folder.path} holds the whole run already")
+    if account is not None and folder.about["status"] is None:
+        account.begin(job, index, folder.nonce, Limits(own.most_epsilon, own.most_label_epsilon, own.most_runs))
+        folder.note_end = partial(account.end, job, index, folder.nonce)
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
     # A run that is over makes no more masks, and has no key for them.
@@ -154,6 +179,15 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
             return driver.run(should_stop)
 
 
+def _account_of(own: PartySection) -> Account | None:
+    """The file of what was spent, if the hub keeps one."""
+    limits = {name: getattr(own, name) for name in ("most_epsilon", "most_label_epsilon", "most_runs")}
+    given = [f"{name} = {value}" for name, value in limits.items() if value is not None]
+    if own.account is None and given:
+        raise ConfigError([f"{given[0]}: goes with account, the file of what was spent; name one"])
+    return None if own.account is None else Account(Path(own.account))
+
+
 def run_client(job: Job, silo: str, client: str, own: PartySection, should_stop: Callable[[], bool]) -> RunOutcome:
     """Run a client to its end."""
     arm_as_asked()
@@ -184,12 +218,18 @@ def _run_client(
     # New ones in every process: a client keeps nothing, and whoever gets its key later can take no masks off.
     keys = keys_of(job, name, own, secrets.token_bytes(KEY_BYTES)) if job.config.exchange.protect_blocks else None
     # What it encrypts has to be the same when it comes back.
-    secret = _lasting_secret(job, name, own) if job.round.encrypted is not None else b""
+    secret_file = _answer_key_file(job, name, own)
+    secret = b"" if secret_file is None else answer_key(secret_file)
     machine = Client(job, index, name, data, secrets.token_hex(8), keys, secret)
     with open_transport(job, machine.name, [machine.hub], own, "train") as transport:
         event("dialling", address=job.config.silos[index].hub)
         driver = ClientDriver(machine, transport)
-        return driver.run(should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop))
+        outcome = driver.run(
+            should_stop if status is None else status.shown_before(machine, driver.endpoint, should_stop)
+        )
+    if secret_file is not None and outcome.status in ("finished", "diverged"):
+        forget_answer_key(secret_file)
+    return outcome
 
 
 def _require_encryption(job: Job) -> None:
@@ -245,9 +285,13 @@ def keys_of(job: Job, party: str, own: PartySection, secret: bytes) -> Keys:
     return Keys(party, secret, signer)
 
 
-def _lasting_secret(job: Job, party: str, own: PartySection) -> bytes:
-    """What only a party knows and still knows after a restart; without certificates all of them could."""
-    return derive(secret_of(job, own), party) if own.insecure else Certified(Path(own.certs), party).secret
+def _answer_key_file(job: Job, party: str, own: PartySection) -> Path | None:
+    """Where a client keeps what hides its answers, for as long as the run; None where nothing is encrypted, or on one
+    machine without certificates, where all parties could read it.
+    """
+    if job.round.encrypted is None or own.insecure:
+        return None
+    return Path(own.out or own.certs) / f"{party}.{job.digest[:16]}.key"
 
 
 def open_transport(job: Job, party: str, peers: list[str], own: PartySection, work: Activity) -> Transport:

@@ -37,7 +37,7 @@ from tdcd.runtime.messages.structure import Array, Message, named
 from tdcd.runtime.messages.validation import take, take_all, take_json, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.dialogue import Waiting, converse
-from tdcd.runtime.process.party import PartySection, keys_of, open_transport, read_job
+from tdcd.runtime.process.party import PartySection, keys_of, open_transport
 from tdcd.tables.client_table import find_silo
 from tdcd.tables.errors import caution
 from tdcd.tables.preparation import Preparation
@@ -65,7 +65,7 @@ class ModelOf(NamedTuple):
 
 
 NO_NOISE = (
-    "train.variant = {!r}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
+    "{}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
     "without it; predict from a model whose parts are in one place"
 )
 
@@ -89,7 +89,9 @@ class ComparedIds:
 def refuse_noise(job: Job) -> None:
     """Refuse to send phi of new rows as it is, where training sent it with noise."""
     if job.variant.is_private:
-        raise ConfigError([NO_NOISE.format(job.config.train.variant)])
+        epsilon, variant = job.config.exchange.epsilon, job.config.train.variant
+        where = f"train.variant = {variant!r}" if epsilon is None else f"exchange.epsilon = {epsilon:g}"
+        raise ConfigError([NO_NOISE.format(where)])
 
 
 class PredictHub:
@@ -107,17 +109,22 @@ class PredictHub:
         without: Collection[str] = (),
         progress: Callable[[float], None] = lambda done: None,
         stand_ins: StandInScores | None = None,
+        to: Collection[str] = (),
     ) -> None:
         """Take this silo's scores, and which run and round its block is of; some hubs may be missing.
 
         Args:
             stand_ins: of a model that was trained on samples that some silos lack.
+            to: the hubs that get the others' scores, the same for all hubs; by default those of silos with labels.
         """
         refuse_noise(job)
-        self.job, self.name, self._label_hub = job, job.hubs[silo], job.topology.label_hub
+        self.job, self.name = job, job.hubs[silo]
+        with_labels = [hub for index, hub in enumerate(job.hubs) if job.has_labels(index)]
+        self.receivers = tuple(hub for hub in with_labels if hub in (to or with_labels))
+        """The hubs that get the others' scores."""
         peers = [peer for peer in job.peers(silo) if peer not in without]
-        self.partners = tuple(peer for peer in peers if self._label_hub in (None, self.name, peer))
-        self.predicts = job.has_labels(silo)
+        self.partners = tuple(peer for peer in peers if {self.name, peer} & {*self.receivers})
+        self.predicts = self.name in self.receivers
         """Whether this hub gets the others' scores."""
         self.own = own
         self.parts: dict[str, SiloScores] = {}
@@ -141,9 +148,7 @@ class PredictHub:
     def missing(self) -> list[str]:
         """Who is being waited for."""
         return [
-            peer
-            for peer in self.partners
-            if not self._has_compared(peer) or (self.predicts and self._sends(peer) and peer not in self.parts)
+            peer for peer in self.partners if not self._has_compared(peer) or (self.predicts and peer not in self.parts)
         ]
 
     def scores(self) -> dict[str, SiloScores]:
@@ -223,7 +228,7 @@ class PredictHub:
         return absent
 
     def _scores_for(self, peer: str) -> list[Message]:
-        if not self._sends(self.name):
+        if peer not in self.receivers:
             return []
         pairs = self._compared[peer].pairs()
         places = np.array([place for _, place in pairs], np.int64)
@@ -241,10 +246,6 @@ class PredictHub:
         order = np.argsort(rows)
         self.parts[message.sender] = SiloScores([self.own.ids[row] for row in rows[order]], phi[order])
         return []
-
-    def _sends(self, hub: str) -> bool:
-        """Whether a hub's scores go to others: not those of a hub that alone has the labels."""
-        return hub != self._label_hub
 
     def _has_compared(self, peer: str) -> bool:
         return peer in self._compared and self._compared[peer].returned is not None
@@ -273,9 +274,10 @@ class MaskedPredictHub(PredictHub):
         model: ModelOf,
         keys: Keys,
         progress: Callable[[float], None] = lambda done: None,
+        to: Collection[str] = (),
     ) -> None:
         """Take the hub's keys too."""
-        super().__init__(job, silo, own, model, progress=progress)
+        super().__init__(job, silo, own, model, progress=progress, to=to)
         self.partners = job.peers(silo)
         self._pair = keys.pair(PREDICTION, kept_with=secrets.token_hex(16))
         self._hellos: dict[str, PredictHello] = {}
@@ -283,7 +285,7 @@ class MaskedPredictHub(PredictHub):
         self._session = ""
         """Which hubs' keys and samples the masks are of; a hub that comes back has another one."""
         self._sums: Sums | None = None
-        self._senders = [hub for hub in job.hubs if hub != self._label_hub]
+        self._senders = [hub for hub in job.hubs if self.receivers != (hub,)]
         """The hubs whose scores are added up."""
         self._common: list[int] = []
         """Which of this hub's samples all hubs have, in an order that all know."""
@@ -322,7 +324,7 @@ class MaskedPredictHub(PredictHub):
         return [
             PredictScores(self.name, hub, run=self._session, places=places, phi=phi)
             for hub in self.partners
-            if self._label_hub in (None, hub)
+            if hub in self.receivers
         ]
 
     def _agree(self) -> Sums:
@@ -581,11 +583,8 @@ class ScoringClient:
         return SiloModel(columns, preparation, shape, with_head(block, job.combine), parameters)
 
 
-def score_as_client(
-    federation: Path, silo: str, client: str, data: Path, own: PartySection, *, waiting: Waiting
-) -> int:
+def score_as_client(job: Job, silo: str, client: str, data: Path, own: PartySection, *, waiting: Waiting) -> int:
     """Take a client's part in a prediction: its hub gets ids and phi of the rows in ``data``. Returns their number."""
-    job = read_job(federation)
     find_silo(job.config, silo, client)
     dialogue = ScoringClient(job, job.silo_index(silo), client_of(silo, client), data)
     with open_transport(job, dialogue.name, [*dialogue.partners], own, "predict") as transport:
@@ -594,7 +593,7 @@ def score_as_client(
 
 
 def predict_with_peers(
-    federation: Path,
+    job: Job,
     silo: str,
     run: Path,
     data: Path | None,
@@ -604,6 +603,7 @@ def predict_with_peers(
     allow_missing: bool = False,
     without: Collection[str] = (),
     allow_code: bool = False,
+    to: Collection[str] = (),
 ) -> tuple[Model, dict[str, SiloScores]]:
     """This silo's model; its scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
 
@@ -616,8 +616,8 @@ def predict_with_peers(
         data: the silo's new rows; None if its clients have them, who then take part as :func:`score_as_client`.
         without: silos whose hubs are missing; all others give the same.
         allow_code: import code that only the run folder names; what the federation's file names was asked for.
+        to: the hubs that get the others' scores, the same for all hubs; by default those of silos with labels.
     """
-    job = read_job(federation)
     index = job.silo_index(silo)
     check_without(job.config.silo_names, without, [silo])
     is_masked = job.config.exchange.protect == "mask"
@@ -639,9 +639,9 @@ def predict_with_peers(
     def hub_of_rows(scores: SiloScores, stand_ins: StandInScores | None) -> PredictHub:
         if is_masked:
             keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
-            return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress)
+            return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress, to)
         gone = [hub_of(missing) for missing in without]
-        return PredictHub(job, index, scores, trained, gone, waiting.progress, stand_ins)
+        return PredictHub(job, index, scores, trained, gone, waiting.progress, stand_ins, to)
 
     party: PredictHub | ScoringHub
     if data is None:

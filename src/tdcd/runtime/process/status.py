@@ -29,6 +29,7 @@ def facts_of(
         "train_loss": None if record is None else record.train_loss,
         "test_loss": None if record is None else record.test_loss,
         "metrics": None if record is None else record.metrics,
+        "epsilon": None if record is None else record.epsilon,
         "connected": sorted(endpoint.present),
         "missing": [*hub.missing()],
         "missing_s": dict(waiting),

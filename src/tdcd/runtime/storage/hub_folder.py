@@ -18,7 +18,7 @@
 import math
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,8 @@ class HubFolder:
         """What the hub continues from."""
         self.absences: list[Absence] = []
         """The clients that were left out, and are back."""
+        self.note_end: Callable[[int], None] = lambda round_index: None
+        """Called with the round of the last line, before the folder says that the run is over."""
         self._noted, self._written, self.seconds_before = Mark(), Mark(), 0.0
         is_new = not self._about.exists()
         self.run = self._create(job) if is_new else RunFolder(path)
@@ -327,6 +329,7 @@ class HubFolder:
         self.run.save_blocks(list(blocks), list(blocks.values()), kept, self._written)
         self._manifest.seal()
         save_shutdown(self.path / SHUTDOWN, shutdown)
+        self.note_end(shutdown.round)
         self.about |= {"status": shutdown.status, "history": self._written}
         self._write_about()
         # What slower hubs may still ask for is masked already.

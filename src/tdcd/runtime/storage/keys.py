@@ -1,4 +1,5 @@
-"""Secrets that outlive a process: the keys of a hub's masks and noise, and that of a client's randomised labels.
+"""Secrets that outlive a process: the keys of a hub's masks and noise, those that hide a client's answers where slopes
+are encrypted, and that of a client's randomised labels.
 
 All are files of their own, not the key of the party's certificate: certificates are renewed, and the draws must stay.
 Each is durable before anything is drawn with it, so that a party that comes back draws the same.
@@ -20,21 +21,37 @@ MASK_KEY, NOISE_KEY = "mask.key", "noise.key"
 
 def mask_key(folder: Path) -> bytes:
     """The secret of a hub's masks."""
-    return _run_key(folder / MASK_KEY, KEY_BYTES)
+    return _run_key(folder / MASK_KEY, KEY_BYTES, way_on(folder))
 
 
 def noise_key(folder: Path) -> bytes:
     """The secret of a hub's noise."""
-    return _run_key(folder / NOISE_KEY, NOISE_BYTES)
+    return _run_key(folder / NOISE_KEY, NOISE_BYTES, way_on(folder))
 
 
-def _run_key(path: Path, size: int) -> bytes:
-    """The secret in a run folder, drawn at the first start; only the hub's own user can read it."""
+def answer_key(path: Path) -> bytes:
+    """What a client's answers of one run are hidden with, where slopes are encrypted."""
+    try:
+        return _run_key(path, KEY_BYTES, "Remove it: a new one hides what is sent from now on")
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be made ({error.strerror}): encrypted slopes need a secret that the client keeps while a "
+            "run lasts; give it --out, a folder of its own that stays when it is started again"
+        ) from None
+
+
+def forget_answer_key(path: Path) -> None:
+    """Delete it when the run is over: whoever gets it later could read the gradients of what was recorded."""
+    _forget(path)
+
+
+def _run_key(path: Path, size: int, remedy: str) -> bytes:
+    """The secret of a run, drawn at the first start; only the party's own user can read it."""
     if not path.exists():
         _draw_run_key(path, size)
     text = path.read_text(errors="replace").strip()
     if not re.fullmatch(f"[0-9a-f]{{{2 * size}}}", text):
-        raise ValueError(f"{path} is damaged: it does not hold {2 * size} hexadecimal digits. {way_on(path.parent)}")
+        raise ValueError(f"{path} is damaged: it does not hold {2 * size} hexadecimal digits. {remedy}")
     return bytes.fromhex(text)
 
 
@@ -43,8 +60,12 @@ def forget_run_keys(folder: Path) -> None:
     recorded.
     """
     for name in (MASK_KEY, NOISE_KEY):
-        (folder / name).unlink(missing_ok=True)
-        (folder / f"{name}.new").unlink(missing_ok=True)
+        _forget(folder / name)
+
+
+def _forget(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}.new").unlink(missing_ok=True)
 
 
 def _draw_run_key(path: Path, size: int) -> None:

@@ -74,7 +74,8 @@ def read_status(folder: Path) -> dict[str, Any]:
     path = folder / STATUS
     if not path.exists():
         raise ValueError(
-            f"{folder} has no {STATUS}: give the run folder of a hub (--out of tdcd hub), or --out of tdcd client"
+            f"{folder} has no {STATUS}: give the run folder of a hub (--out of tdcd hub), or --out of tdcd client, "
+            "or the folder of tdcd party"
         )
     try:
         facts: dict[str, Any] = {**parse_json(read_plain(path, MOST_BYTES)), "alive": is_alive(folder)}
@@ -89,14 +90,16 @@ def in_words(facts: dict[str, Any]) -> str:
     gone = "ended" if facts["status"] is not None else "its process is gone: give the same command again"
     lines = [
         f"{facts['party']}: {facts['status'] or facts['phase']}, {'alive' if facts['alive'] else gone}",
-        f"  round       {facts['round']} of {facts['rounds']}",
+        *([f"  round       {facts['round']} of {facts['rounds']}"] if "rounds" in facts else []),
         *(f"  {words}{_number(facts[name])}" for name, words in LOSSES.items() if name in facts),
         *([f"  labels      {facts['labels']}"] if facts.get("labels") else []),
+        *([f"  epsilon     {facts['epsilon']:.4g} spent"] if facts.get("epsilon") is not None else []),
         f"  connected   {', '.join(facts['connected']) or 'none'}",
     ]
     for party, seconds in facts.get("missing_s", {}).items():
         away = "" if party in facts["connected"] else ", not connected"
         lines.append(f"  waits for   {party}, {seconds:.0f} s{away}")
+    lines += [f"  job         {job}: {words}" for job, words in facts.get("jobs", {}).items()]
     lines += [f"  left out    {party}" for party in facts.get("left_out", [])]
     lines += [f"  revoked     {party}, until it has a new certificate" for party in facts.get("revoked", [])]
     lines += [f"  no link     {why}" for why in facts.get("unfit", {}).values()]

@@ -91,6 +91,8 @@ def _endpoints(
     hubs = [peer for peer in peers if role_of(peer) == "hub"]
     if missing := [hub for hub in hubs if hub not in addresses]:
         raise ValueError(f"{party} has no address of {missing[0]}: give HOST:PORT of every hub")
+    if listen is None and len(hubs) != 1:
+        raise ValueError(f"{party} has {len(hubs)} hubs: a client has one")
     # Only one of two hubs dials: two links at the same moment would get in each other's way.
     if dialled is None:
         dialled = [hub for hub in hubs if role_of(party) == "client" or hub < party]
@@ -124,12 +126,16 @@ def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int, lease_s: 
     """Zenoh's settings but for security: no discovery, fast redialling, first in first out, bounded sizes."""
     lease_ms = round(1000 * lease_s)
     handshake_ms = HANDSHAKE_LEASES * lease_ms
+    # A hub sends a zenoh peer all that it listens to, of every other party too, and a zenoh client what it asked for.
+    # Where no access rules keep them in, hubs would pass clients' questions on to each other, and wait for answers.
+    is_client = not endpoints["listen"] and all(endpoint.startswith("tls/") for endpoint in endpoints["connect"])
     return {
-        "mode": "peer",
+        "mode": "client" if is_client else "peer",
         "listen": {"endpoints": endpoints["listen"], "timeout_ms": 0, "exit_on_failure": True},
         "connect": {
             "endpoints": endpoints["connect"],
-            "timeout_ms": -1,
+            # A zenoh client's session opens with its link or not at all, so whoever opens it tries again.
+            "timeout_ms": 0 if is_client else -1,
             "exit_on_failure": False,
             "retry": {"period_init_ms": 200, "period_max_ms": 2000, "period_increase_factor": 1.5},
         },

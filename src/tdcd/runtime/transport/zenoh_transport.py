@@ -1,6 +1,6 @@
 """Messages between organisations: Eclipse zenoh links under mutual TLS, without a broker.
 
-Every party is a zenoh peer without discovery: a hub listens, and dials the hubs whose names sort before its
+Hubs are zenoh peers without discovery: a hub listens, and dials the hubs whose names sort before its
 own; a client dials its hub and has no port. Who dials never gives up. The common name on a certificate fixes which
 keys its holder may use: RECEIVER and SENDER are common names. Messages go from one process to one other: TO and BY are
 their nonces, see :mod:`tdcd.runtime.transport.processes`. A large message goes in pieces, all but the last one marked
@@ -24,8 +24,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Event as Flag
 from threading import Lock, Thread
 from typing import Any, NamedTuple, Self
 
@@ -116,6 +118,8 @@ def _plain(host: str) -> str:
 
 CLOSING_S = 10.0
 """How long a thread may take to notice that the session is closed."""
+DIALLING_S = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.0)
+"""How long a client waits after each time that its hub could not be reached; the last one from then on."""
 LAST, MORE = b"last", b"more"
 """What a piece is: the last of its message, or not."""
 MOST_ATTACHED_BYTES = 80
@@ -200,7 +204,6 @@ class ZenohTransport:
         self._attached = _attached(LAST, self._process), _attached(MORE, self._process)
         self._processes = {peer: PeerProcesses(self._process, party, peer) for peer in ordered}
         self._expiries = {party: self._process.expires} if self._process.expires else {}
-        self._publishers: dict[str, tuple[str, zenoh.Publisher]] = {}
         self._with_unsent: SimpleQueue[str | None] = SimpleQueue()
         self._names = {peer: names[0] for peer, names in self._allowed.items()}
         names = {party: [self._own_name], **self._allowed}
@@ -209,20 +212,33 @@ class ZenohTransport:
             self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, report)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
         settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled)
+        self._session: zenoh.Session | None = None
+        self._keys: dict[str, tuple[str, zenoh.KeyExpr]] = {}
+        """Of messages to the process of each peer that has this nonce."""
+        self._links: dict[str, _Link] = {}
+        self._linking = Lock()
+        """Held while links are declared or given up, and never by what zenoh calls."""
+        self._is_closing = Flag()
+        self._chooser = Thread(target=self._send_choices, name="choices", daemon=True)
+        self._dialler = Thread(target=self._dial, args=(settings,), name="dialler", daemon=True)
+        if listen is None:
+            self._chooser.start()
+            self._dialler.start()
+            return
         try:
-            self._session = _open(party, settings)
+            session = _open(party, settings)
         except BaseException:
             if self._guard is not None:
                 self._guard.close()
             raise
+        # Before any client can be linked: of what a hub declares meanwhile, zenoh clients do not always hear.
+        self._begin(session)
         if self._guard is not None and inner is not None:
             # Direct, since an indirect one is called by a thread that waits inside zenoh until Python ends, see close.
             on_link = Callback(partial(_admit, self._guard, inner), indirect=False)
-            self._link_events = self._session.info.declare_link_events_listener(on_link, history=True)
+            self._link_events = session.info.declare_link_events_listener(on_link, history=True)
             self._guard.serve(inner)
-        self._chooser = Thread(target=self._send_choices, name="choices", daemon=True)
         self._chooser.start()
-        self._links = {peer: self._link(peer) for peer in ordered}
 
     @property
     def unfit(self) -> dict[str, str]:
@@ -242,29 +258,59 @@ class ZenohTransport:
         processes, chosen = self._processes[receiver], self._processes[receiver].chosen
         if chosen is None or not processes.is_up:
             return
-        publisher, last, more = self._publisher(receiver, chosen), *self._attached
+        assert self._session is not None
+        put = partial(
+            self._session.put,
+            self._key(self._session, receiver, chosen),
+            # By default zenoh throws messages away when a link is busy.
+            congestion_control=zenoh.CongestionControl.BLOCK,
+            express=True,
+        )
+        last, more = self._attached
         for piece, is_last in pieces(data, PIECE_BYTES):
             # Who is away, or came back in the meantime, could not put the pieces together.
             if self._processes[receiver] is not processes or not processes.accepts(chosen.nonce):
                 return
-            publisher.put(piece, attachment=last if is_last else more)
+            put(piece, attachment=last if is_last else more)
         self.sent_bytes[receiver] += len(data)
 
-    def _publisher(self, receiver: str, process: Process) -> zenoh.Publisher:
-        """What carries messages to a process of a peer; the one to a former process is given up."""
-        nonce, publisher = self._publishers.get(receiver, ("", None))
-        if publisher is None or nonce != process.nonce:
-            if publisher is not None:
-                publisher.undeclare()  # type: ignore[no-untyped-call]
-            publisher = self._session.declare_publisher(
-                message_key(self._names[receiver], self._own_name, process.nonce),
-                # By default zenoh throws messages away when a link is busy.
-                congestion_control=zenoh.CongestionControl.BLOCK,
-                reliability=zenoh.Reliability.RELIABLE,
-                express=True,
-            )
-            self._publishers[receiver] = process.nonce, publisher
-        return publisher
+    def _dial(self, settings: Mapping[str, Any]) -> None:
+        """Open a client's session, in a thread of its own: zenoh does so only once the hub answers."""
+        for pause in chain(DIALLING_S, repeat(DIALLING_S[-1])):
+            with suppress(OSError):
+                session = _open(self.party, settings)
+                break
+            if self._is_closing.wait(pause):
+                return
+        if self._is_closing.is_set():
+            session.close()  # type: ignore[no-untyped-call]
+        else:
+            self._begin(session)
+
+    def _begin(self, session: zenoh.Session) -> None:
+        """Be there for every peer that may come."""
+        with self._linking:
+            self._session = session
+            for peer, name in self._names.items():
+                if name in self._allowed[peer]:
+                    self._links[peer] = self._link(session, peer)
+
+    def _key(self, session: zenoh.Session, receiver: str, process: Process) -> zenoh.KeyExpr:
+        """The declared key of messages to a process of a peer; the one to a former process is given up.
+
+        A publisher would do, but a client that declares one asks its hub something. The hub's only thread would answer,
+        and wait for ever for room on a full link that it is to empty itself.
+        """
+        nonce, key = self._keys.get(receiver, ("", None))
+        if key is None or nonce != process.nonce:
+            self._forget_key(session, receiver)
+            key = session.declare_keyexpr(message_key(self._names[receiver], self._own_name, process.nonce))
+            self._keys[receiver] = process.nonce, key
+        return key
+
+    def _forget_key(self, session: zenoh.Session, receiver: str) -> None:
+        if receiver in self._keys:
+            session.undeclare(self._keys.pop(receiver)[1])
 
     def _send_choices(self) -> None:
         """Say to processes of peers whether they are chosen, in a thread of its own: those that read never wait."""
@@ -277,6 +323,7 @@ class ZenohTransport:
                 # No party waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
                 with suppress(zenoh.ZError):
+                    assert self._session is not None
                     self._session.put(
                         key, word, congestion_control=waits, express=True, attachment=_attached(what, self._process)
                     )
@@ -298,12 +345,16 @@ class ZenohTransport:
         if not self._mailbox.closed:
             self._mailbox.close()
             self._with_unsent.put(None)
+            self._is_closing.set()
+            if self._dialler.ident:
+                self._dialler.join(CLOSING_S)
             if self._guard is not None:
                 with suppress(zenoh.ZError):
                     self._link_events.undeclare()  # type: ignore[no-untyped-call]
             # Zenoh gives up closing after ten seconds: some connection is still being opened, to a party that is away.
-            with suppress(zenoh.ZError):
-                self._session.close()  # type: ignore[no-untyped-call]
+            if self._session is not None:
+                with suppress(zenoh.ZError):
+                    self._session.close()  # type: ignore[no-untyped-call]
             # A thread that is still inside zenoh when Python ends would end the process by SIGABRT.
             self._chooser.join(CLOSING_S)
             if self._guard is not None:
@@ -331,7 +382,7 @@ class ZenohTransport:
             for peer, name in self._names.items():
                 if name in honoured.keys:
                     self._shut_out(peer, honoured.current_name(peer))
-        if revoked := self._revocations.current.keys:
+        if self._session is not None and (revoked := self._revocations.current.keys):
             cut(self._session, revoked)
 
     def _shut_out(self, peer: str, name: str) -> None:
@@ -343,19 +394,20 @@ class ZenohTransport:
             if self._processes[peer].is_up:
                 self._mailbox.put(Left(peer))
             self._processes[peer] = PeerProcesses(self._process, self.party, peer)
-        _, publisher = self._publishers.pop(peer, ("", None))
-        if publisher is not None:
-            publisher.undeclare()  # type: ignore[no-untyped-call]
-        self._links.pop(peer).undeclare()
-        if name in self._allowed[peer]:
-            self._links[peer] = self._link(peer)
-        else:
+        with self._linking:
+            if peer in self._links:
+                self._links.pop(peer).undeclare()
+            if self._session is not None:
+                self._forget_key(self._session, peer)
+                if name in self._allowed[peer]:
+                    self._links[peer] = self._link(self._session, peer)
+        if name not in self._allowed[peer]:
             assert self._revocations is not None
             self._revocations.report(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
 
-    def _link(self, peer: str) -> _Link:
+    def _link(self, session: zenoh.Session, peer: str) -> _Link:
         """Receive a peer's messages, notice when it connects and leaves, and be visible to it."""
-        own, name, session = self._own_name, self._names[peer], self._session
+        own, name = self._own_name, self._names[peer]
         # Direct callbacks run on the one thread that reads the link, so that events keep their order.
         on_message = Callback(partial(self._on_message, peer, name), indirect=False)
         on_presence = Callback(partial(self._on_presence, peer, name), indirect=False)

@@ -123,6 +123,7 @@ class Problem(NamedTuple):
                 batch_size=self.batch_size,
                 local_steps=settings.local_steps,
                 minibatches=settings.minibatches,
+                draws=settings.draws,
             )
             for seed in {run.settings.seed for run in self.runs}
         }

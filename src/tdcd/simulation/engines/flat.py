@@ -24,7 +24,7 @@ from tdcd.core.algorithm import Descent
 from tdcd.core.choices import Gradient
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective
-from tdcd.core.schedule import LARGE, draws_for, is_small
+from tdcd.core.schedule import LARGE, draws_for, is_permuted, is_small
 from tdcd.core.variant import Variant
 from tdcd.simulation.devices import WHOLE, Devices
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State
@@ -279,6 +279,7 @@ class FlatEngine:
             settings.minibatches != "full"
             and problem.batch_size >= LARGE
             and is_small(problem.batch_size, samples)
+            and not is_permuted(settings.draws, samples)
             and problem.batches * samples <= PLACES_AT_ONCE
         )
         places = problem.batch_size + SEGMENT * max(silo.num_clients for silo in federation.silos)

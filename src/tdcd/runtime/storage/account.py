@@ -1,0 +1,247 @@
+"""What a silo's runs have spent of its rows and labels, in a file that its hub keeps from run to run.
+
+A line per event: a run begins, with all that it may spend; it ends, with what it has spent. So a run that never ends
+counts in full. Every line names the digest of the one before: a line that is missing or was changed is found. The file
+is the silo's own, and no other party is sent it.
+"""
+
+import fcntl
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+import msgspec
+
+from tdcd.core.codecs.codec import messages_until
+from tdcd.core.words import TextTable, counted
+from tdcd.records.files import NO_LINES, PRIVATE, Mark, plain_lines, sync_folder, write_all
+from tdcd.runtime.job import Job
+
+
+class Spending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line of the file."""
+
+    before: str
+    """The digest of all lines before."""
+    time: int
+    """Seconds since 1970."""
+    what: Literal["begun", "ended"]
+    run: str
+    """The hub's nonce of the run."""
+    title: str
+    to: list[str]
+    """The other silos."""
+    sigma: float | None = None
+    """The noise on phi; None: phi is sent as it is."""
+    delta: float | None = None
+    messages: int = 0
+    """With a sample's phi, evaluations counted in: at most, or those that were sent."""
+    has_labels: bool = False
+    label_epsilon: float | None = None
+
+
+class Limits(NamedTuple):
+    """What a silo is ready to spend; None: any amount."""
+
+    epsilon: float | None = None
+    """Of a row's phi, over all runs."""
+    label_epsilon: float | None = None
+    """Of a label, over all runs."""
+    runs: int | None = None
+    """On its labels as they are."""
+
+
+class Totals(NamedTuple):
+    """What all runs of a file have spent together."""
+
+    runs: int
+    phi: float | None
+    """Epsilon of a row's phi; None where a run sent phi as it is."""
+    delta: float
+    labels: float
+    """Epsilon of a label: the sum of all that differ, since the same one draws the same labels."""
+    plain_labels: int
+    """The runs on labels as they are."""
+
+    @classmethod
+    def of(cls, lines: list[Spending]) -> Self:
+        """The sums over runs: of each the last line, which is its end if it has ended."""
+        latest = {line.run: line for line in lines}.values()
+        noisy = [line for line in latest if line.sigma is not None]
+        # Gaussian mechanisms add up in inverse variances.
+        precision = sum(line.messages / line.sigma**2 for line in noisy if line.sigma)
+        delta = min((line.delta for line in noisy if line.delta is not None), default=0.0)
+        phi: float | None = 0.0
+        if any(not line.sigma for line in latest):
+            phi = None
+        elif precision:
+            from tdcd.core.codecs.noise import GaussianNoise  # noqa: PLC0415 - few hubs have an account
+
+            phi = GaussianNoise(1.0, 1 / math.sqrt(precision), delta).epsilon(1)
+        epsilons = {line.label_epsilon for line in latest if line.has_labels and line.label_epsilon is not None}
+        plain = sum(line.has_labels and line.label_epsilon is None for line in latest)
+        return cls(len(latest), phi, delta, math.fsum(epsilons), plain)
+
+    def problems(self, limits: Limits) -> list[str]:
+        """Which limits these sums are beyond."""
+        beyond = []
+        if limits.epsilon is not None and (self.phi is None or self.phi > limits.epsilon):
+            spent = "phi without noise, which has no epsilon" if self.phi is None else f"{self.phi:.4g}"
+            beyond.append(f"most_epsilon = {limits.epsilon:g}: with this run it would be {spent}")
+        if limits.label_epsilon is not None and (self.labels > limits.label_epsilon or self.plain_labels):
+            spent = f"{self.labels:.4g}"
+            if self.plain_labels:
+                spent = f"labels as they are in {counted(self.plain_labels, 'run')}, which has no epsilon"
+            beyond.append(f"most_label_epsilon = {limits.label_epsilon:g}: with this run it would be {spent}")
+        if limits.runs is not None and self.plain_labels > limits.runs:
+            beyond.append(
+                f"most_runs = {limits.runs}: with this run it would be {counted(self.plain_labels, 'run')} on labels "
+                "as they are"
+            )
+        return beyond
+
+
+class Account:
+    """The file of a silo's hub."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Take the file, which need not be there."""
+        self.path, self._clock = path, clock
+
+    def read(self) -> list[Spending]:
+        """All lines, checked.
+
+        Raises:
+            ValueError: a line is not as it was written.
+        """
+        return self._read()[0]
+
+    def begin(self, job: Job, silo: int, run: str, limits: Limits) -> None:
+        """Count all that a run may spend, before anything is sent; a run that comes back is counted already.
+
+        Raises:
+            ValueError: it would be beyond a limit.
+        """
+        with self._locked():
+            lines, mark = self._read()
+            if any(line.run == run for line in lines):
+                return
+            line = self._line(job, silo, run, mark, "begun", job.config.train.rounds)
+            if problems := Totals.of([*lines, line]).problems(limits):
+                raise ValueError(f"{self.path}: {'; '.join(problems)}. This run is not begun")
+            self._append(line)
+
+    def end(self, job: Job, silo: int, run: str, round_index: int) -> None:
+        """Count what a run has spent that ended with this round."""
+        with self._locked():
+            lines, mark = self._read()
+            if not any(line.run == run and line.what == "ended" for line in lines):
+                self._append(self._line(job, silo, run, mark, "ended", round_index))
+
+    def _line(
+        self, job: Job, silo: int, run: str, mark: Mark, what: Literal["begun", "ended"], round_index: int
+    ) -> Spending:
+        exchange, config = job.variant.exchange, job.config
+        last, every = config.train.rounds, config.evaluate.every
+        return Spending(
+            before=mark.digest,
+            time=int(self._clock()),
+            what=what,
+            run=run,
+            title=config.title,
+            to=[hub.removeprefix("hub.") for hub in job.peers(silo)],
+            sigma=getattr(exchange, "sigma", None),
+            delta=getattr(exchange, "delta", None),
+            messages=messages_until(round_index, job.settings, job.timing, every, last),
+            has_labels=job.has_labels(silo),
+            label_epsilon=config.federation.label_epsilon,
+        )
+
+    def _read(self) -> tuple[list[Spending], Mark]:
+        lines, mark = list[Spending](), NO_LINES
+        if not self.path.exists():
+            return lines, mark
+        for number, content in plain_lines(self.path):
+            try:
+                line = msgspec.json.decode(content, type=Spending)
+                if line.before != mark.digest:
+                    raise ValueError("it does not follow the line before it")
+            except (ValueError, msgspec.DecodeError) as error:
+                raise ValueError(
+                    f"{self.path}, line {number}: {error}. Restore the file: what was spent is in it alone"
+                ) from None
+            lines.append(line)
+            mark = mark.after(content.decode())
+        return lines, mark
+
+    def _append(self, line: Spending) -> None:
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
+        try:
+            write_all(file, msgspec.json.encode(line) + b"\n")
+            os.fsync(file)
+        finally:
+            os.close(file)
+        sync_folder(self.path.parent)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time reads and adds."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_WRONLY | os.O_CREAT, PRIVATE)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+
+def account_table(lines: list[Spending]) -> TextTable:
+    """One row per run."""
+    rows = []
+    for line in {line.run: line for line in lines}.values():
+        noise = None if line.sigma is None or line.delta is None else (line.sigma, line.delta)
+        rows.append(
+            [
+                line.title,
+                datetime.fromtimestamp(line.time, UTC).strftime("%Y-%m-%d %H:%M"),
+                ", ".join(line.to),
+                "as it is" if noise is None else _epsilon_in_words(*noise, line.messages),
+                _labels_in_words(line),
+                "ended" if line.what == "ended" else "not ended: counted in full",
+            ]
+        )
+    return TextTable(["run", "last line (UTC)", "silos", "epsilon of phi", "labels", "state"], rows)
+
+
+def account_totals(totals: Totals) -> str:
+    """The sums in a sentence."""
+    phi = "no epsilon, since a run sent it as it is" if totals.phi is None else f"{totals.phi:.4g}"
+    delta = f" (delta = {totals.delta:g})" if totals.phi else ""
+    return (
+        f"{counted(totals.runs, 'run')}. Epsilon of a row's phi: {phi}{delta}. Epsilon of a label: {totals.labels:g}; "
+        f"{counted(totals.plain_labels, 'run')} on labels as they are."
+    )
+
+
+def as_facts(totals: Totals) -> str:
+    """The same as JSON."""
+    return json.dumps(totals._asdict())
+
+
+def _epsilon_in_words(sigma: float, delta: float, messages: int) -> str:
+    from tdcd.core.codecs.noise import GaussianNoise  # noqa: PLC0415 - as above
+
+    epsilon = GaussianNoise(1.0, sigma, delta).epsilon(messages)
+    return "as it is" if epsilon is None else f"{epsilon:.4g}"
+
+
+def _labels_in_words(line: Spending) -> str:
+    if not line.has_labels:
+        return "none here"
+    return "as they are" if line.label_epsilon is None else f"epsilon {line.label_epsilon:g}"
