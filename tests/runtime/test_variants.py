@@ -1,6 +1,8 @@
 """Members of the TDCD family in the real federation: its hubs and clients give the simulation's history."""
 
+import json
 import runpy
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
 from tdcd.config.resolve import plan
 from tdcd.core.codecs.codec import WIRE_DTYPES, Sending, seed_words
+from tdcd.core.variant import Variant
+from tdcd.records.history import flat
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages.messages import Part
@@ -29,6 +33,7 @@ import jax.numpy as jnp
 from tdcd import Variant
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.knowledge import Knowledge
+from tdcd.core.update import Average
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,14 @@ class Half:
         return {"phi": ("float16", shape)}
 
 
+@dataclass(frozen=True)
+class Halfway(Average):
+    def step(self, block, average, state):
+        return jax.tree.map(lambda old, new: jnp.add(old, new) / 2, block, average), state
+
+
 frozen = Variant(knowledge=Frozen())
+halfway = Variant(hub_update=Halfway())
 half = Variant(exchange=Half())
 late = Variant(timing=Late())
 at_one = Variant(knowledge=LabelsAt(1))
@@ -98,6 +110,7 @@ MEMBERS = {
     "8 bits": {"variant": "own_variant:EIGHT_BITS", "folder": str(EXAMPLES)},
     "frozen slopes": {"variant": "own_parts:frozen"},
     "a timing of one's own": {"variant": "own_parts:late"},
+    "an update that inherits from the average": {"variant": "own_parts:halfway"},
     "made by a function": {"variant": "own_parts:made"},
 }
 
@@ -105,6 +118,41 @@ MEMBERS = {
 @pytest.fixture(scope="module")
 def plain():
     return simulated(with_keys(RIDGE))[1]
+
+
+ENSEMBLE = {"block": "ensemble", "hidden": [4], "members": 2}
+PARTS = {
+    "update": ({"train": {"variant": "support.members:lasting"}},),
+    "hub_update": ({"train": {"hub_optimizer": "momentum", "momentum": 0.5}}, {"train": {"step_size": "auto"}}),
+    "exchange": ({"train": {"variant": "support.members:noisy"}},),
+    "client_exchange": ({"exchange": {"phi_bits": 8}}, {"exchange": {"phi_bits": 8}, "model": ENSEMBLE}),
+    "block_exchange": ({"exchange": {"protect_blocks": True}}, {"exchange": {"block_bits": 8}}),
+    "timing": ({"train": {"overlap": 1}}, {"train": {"overlap": 2}, "model": ENSEMBLE}),
+    "knowledge": ({"federation": {"labels": "lab"}},),
+    "participation": ({"train": {"participation": 0.5}},),
+    "dropout": ({"train": {"silo_dropout": 0.3}},),
+}
+"""By part of a variant: configurations in which it is not the default."""
+
+
+@pytest.mark.parametrize(("part", "keys"), [(part, keys) for part, cases in PARTS.items() for keys in cases])
+def test_every_part_of_the_family_is_open_to_real_parties(part, keys):
+    """With the simulation's lines to the last byte that was sent, and to the last bits of the losses."""
+    assert [*PARTS] == [field.name for field in fields(Variant)]
+    config = with_keys(RIDGE, **{**keys, "train": {"rounds": 4, **keys.get("train", {})}})
+    planned, result = simulated(config)
+    assert part in planned.variant.changed
+    office = InProcess(config, shards(planned), seed=1).run()
+    assert_same_history(office, result)
+    for history in office.history.values():
+        for ours, theirs in zip(history, result.history, strict=True):
+            for own, its in zip(numbers(ours), numbers(theirs), strict=True):
+                assert own == pytest.approx(its, rel=1e-13)
+
+
+def numbers(record):
+    """Everything in a line but its time."""
+    return [*flat(json.loads(record.without_seconds())).values()]
 
 
 def test_labels_may_be_at_one_silo_by_a_variant(folder, plain):

@@ -99,7 +99,8 @@ def audit(
         of_mode = _play(planned, mode, recordings[mode.training], order)
         findings += of_mode
         worst = max((finding.gain for finding in of_mode if not finding.holds), default=0.0)
-        name = mode.name if mode.knowledge.are_labels_everywhere else f"{mode.name}, labels at one silo"
+        centre = mode.round(planned.federation.num_silos).centre
+        name = mode.name if centre is None else f"{mode.name}, labels at one silo"
         observe(EstimateProgress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
     attacks = [ColumnAttacks(planned, mode, recordings[mode.training], order) for mode in chosen]
     return Audit(planned, rounds, len(rows), chosen, findings, over_rounds(attacks), over_known_rows(attacks))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -22,6 +23,7 @@ from tdcd.audit.recording import Floats, Recording
 from tdcd.audit.transcripts import Transcript, of_client, of_hub, of_own_hub
 from tdcd.blocks import Linear
 from tdcd.config.resolve import Plan
+from tdcd.core.round import Round
 from tdcd.federation.silos import Silo
 
 MOST_SILOS = 3
@@ -44,28 +46,33 @@ class ColumnAttacks:
     order: NDArray[np.intp]
     """``[R]``: known rows are taken from its beginning."""
 
+    @cached_property
+    def round(self) -> Round:
+        """What parties send each other."""
+        return self.mode.round(self.planned.federation.num_silos)
+
     def findings(self) -> Iterator[AuditFinding]:
         """All of them, silo by silo."""
-        federation, knowledge = self.planned.federation, self.mode.knowledge
+        federation, flows = self.planned.federation, self.round
         silos, count = range(min(federation.num_silos, MOST_SILOS)), federation.num_silos
         for silo in silos:
             yield self.own_hub(silo)
         for silo in silos:
-            receivers = knowledge.route.receivers(silo, count)
+            receivers = flows.receivers("phi", silo)
             if receivers:
                 following = (silo + 1) % count
                 yield from self._by_hub(following if following in receivers else receivers[0], silo)
-        scoring = knowledge.scored_at(0)
-        if self.mode.is_encrypted:
+        scoring = flows.centre
+        if flows.encrypted is not None:
             # What the others get has nothing of the label silo that they could read.
             return
-        if not knowledge.are_labels_everywhere:
+        if scoring is not None:
             observer = (scoring + 1) % count
             seen = self.seen_by(observer, scoring)
             yield self.regression("slopes to columns", seen, observer, scoring)
-        for silo in silos if knowledge.are_labels_everywhere else [scoring]:
+        for silo in silos if scoring is None else [scoring]:
             observer = (silo + 1) % count
-            client = of_client(self.recording, federation, self.mode, observer, self.planned.objective.kind.name)
+            client = of_client(self.recording, federation, flows, observer, self.planned.objective.kind.name)
             yield self.regression("client", client, observer, silo)
 
     def _by_hub(self, observer: int, silo: int) -> Iterator[AuditFinding]:
@@ -81,7 +88,7 @@ class ColumnAttacks:
     def seen_by(self, observer: int, silo: int) -> Transcript:
         """What another hub sees of a silo."""
         loss = self.planned.objective.kind.name
-        return of_hub(self.recording, self.planned.federation, self.mode, observer, silo, loss)
+        return of_hub(self.recording, self.planned.federation, self.round, observer, silo, loss)
 
     def own_hub(self, silo: int) -> AuditFinding:
         """A silo's own hub."""
@@ -186,7 +193,7 @@ class ColumnAttacks:
         own = self._columns(observer)
         spread = own.std(axis=0)
         own = own / np.where(spread > 0, spread, 1)
-        if self.mode.knowledge.scored_at(observer) == observer:
+        if self.round.scored_at(observer) == observer:
             own = np.column_stack([own, self.recording.labels])
         columns = self._columns(silo)
         predicted = rows_by_regression(own, known, columns[known])

@@ -23,7 +23,8 @@ KNOWN_LABELS = 20
 
 def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> Iterator[AuditFinding]:
     """All attacks on labels, and membership."""
-    owner = mode.knowledge.scored_at(0)
+    flows = mode.round(planned.federation.num_silos)
+    owner = flows.scored_at(0)
     observer = (owner + 1) % planned.federation.num_silos
     truth = planned.federation.labels[recording.rows]
     target = planned.objective.kind.target
@@ -32,8 +33,8 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
         "labels of hub", mode, measure=MEASURES[target], guess=no_knowledge(truth, target), bound=bound
     )
     loss, federation = planned.objective.kind.name, planned.federation
-    hub = of_hub(recording, federation, mode, observer, owner, loss)
-    client = of_client(recording, federation, mode, observer, loss)
+    hub = of_hub(recording, federation, flows, observer, owner, loss)
+    client = of_client(recording, federation, flows, observer, loss)
     for line, seen in (("labels of hub", hub), ("labels of client", client)):
         own = replace(plain, line=line, party=seen.party, sees=seen.sees)
         if seen.slopes is None:
@@ -43,7 +44,7 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
         else:
             guesses = labels_from_slopes(seen.slopes, loss)
             yield replace(own, recovered=recovery(guesses, truth[seen.rows], target))
-    if mode.is_encrypted:
+    if flows.encrypted is not None:
         yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
         yield _sums(replace(plain, line="sums", party=hub.party), planned, recording, observer)
         yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)

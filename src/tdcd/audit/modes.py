@@ -11,6 +11,7 @@ from tdcd.blocks import Linear
 from tdcd.config.resolve import Plan
 from tdcd.core.codecs.codec import Identity, WholeBlock
 from tdcd.core.codecs.encrypted import DEGREE
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.family.encrypted import EncryptedSlopes
 from tdcd.core.family.labels import LabelsAt
@@ -18,6 +19,7 @@ from tdcd.core.family.overlap import Overlap
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere
 from tdcd.core.losses import needs_labels
 from tdcd.core.randomized import Response
+from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.variant import Variant
 
 FEWEST_TO_SUM = 3
@@ -65,6 +67,13 @@ class Mode:
             "timing": timing,
         }
         return replace(base, knowledge=self.knowledge, **parts)
+
+    def round(self, num_silos: int) -> Round:
+        """What parties send each other in this mode, masks and sums of blocks included."""
+        parts: dict[str, Any] = {"exchange": FixedPoint(terms=num_silos)} if self.masked else {}
+        if self.blocks_summed:
+            parts["block_exchange"] = FixedBlocks()
+        return round_of(replace(self.variant(Variant()), **parts), num_silos, Widths(1, 1))
 
 
 def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
@@ -139,9 +148,8 @@ def is_configured(mode: Mode, planned: Plan) -> bool:
 
 def group_of(mode: Mode, planned: Plan) -> str:
     """Who has labels, in words."""
-    if mode.knowledge.are_labels_everywhere:
-        return "labels everywhere"
-    return f"labels at {planned.federation.silos[mode.knowledge.scored_at(0)].name}"
+    centre = mode.round(planned.federation.num_silos).centre
+    return "labels everywhere" if centre is None else f"labels at {planned.federation.silos[centre].name}"
 
 
 def randomised(labels: NDArray[np.generic], epsilon: float, seed: int) -> NDArray[np.generic]:

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from tdcd.audit.modes import Mode, randomised
 from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
-from tdcd.core.codecs.codec import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, Codec, Sending, is_identity, seed_words
+from tdcd.core.codecs.codec import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, Codec, Identity, Sending, is_identity, seed_words
 from tdcd.core.codecs.encrypted import MODULUS_BITS, EncryptedSums
 from tdcd.core.objective import Tree
 from tdcd.core.randomized import Response
+from tdcd.core.round import LinkClass
 from tdcd.core.settings import draws_of
 from tdcd.runtime.compute.encryption import SlopeKey
 from tdcd.simulation.engines.base import State
@@ -136,10 +137,10 @@ class _Recorder:
     def _evaluated(self, blocks: list[Tree]) -> list[list[Any]]:
         """An evaluation: hubs get phi of every sample as it is, whatever the mode; clients get nothing."""
         phis = [np.asarray(self._phi(silo, block, self.rows[None])[0], np.float64) for silo, block in enumerate(blocks)]
-        knowledge = self.variant.knowledge
+        flows = self.simulation.round
         statistic = self.planned.objective.statistic_width(self.simulation.num_outputs)
         nothing = [
-            np.full((len(phi), phi.shape[1] if knowledge.scored_at(silo) == silo else statistic), np.nan)
+            np.full((len(phi), phi.shape[1] if flows.scored_at(silo) == silo else statistic), np.nan)
             for silo, phi in enumerate(phis)
         ]
         return [blocks, phis, phis, nothing, [FLOAT_NOISE * _largest(phi) for phi in phis]]
@@ -151,17 +152,18 @@ class _Recorder:
         silos = range(len(blocks))
         exact = [self._phi(silo, block, ids) for silo, block in enumerate(blocks)]
         up = [self._per_client(silo, phi, index, ids, TO_HUB) for silo, phi in enumerate(exact)]
-        sent = [_sent(self.variant.exchange, phi, self._sending(index, silo, phi)) for silo, phi in enumerate(up)]
-        knowledge, objective = self.variant.knowledge, self.planned.objective
+        flows, objective = self.simulation.round, self.planned.objective
+        codec = flows.codec("phi", "hub_to_hub")
+        sent = [_sent(codec, phi, self._sending(index, silo, phi)) for silo, phi in enumerate(up)]
         truth = jnp.asarray(self.federation.labels[ids], objective.label_dtype(self.planned.settings.dtype))
         down = []
         for silo in silos:
-            hub = knowledge.scored_at(silo)
+            hub = flows.scored_at(silo)
             seen = jnp.asarray(up[hub]), algorithm.sum_others([jnp.asarray(phi) for phi in sent], hub)
-            passed = np.asarray(knowledge.received(silo, *seen, truth, objective))
-            if knowledge.encrypted is not None and hub != silo:
+            passed = np.asarray(self.variant.knowledge.received(silo, *seen, truth, objective))
+            if flows.encrypted is not None and hub != silo:
                 self._sum(silo, passed, ids)
-                passed = self._encrypted(index, knowledge.encrypted, passed)
+                passed = self._encrypted(index, flows.encrypted, passed)
             down.append(self._per_client(silo, passed, index, ids, TO_CLIENTS))
         noise = [self._noise(phi) for phi in exact]
         collected = [[self._collect(phi, ids) for phi in part] for part in (up, sent, down)]
@@ -181,7 +183,7 @@ class _Recorder:
         self.gradients[silo].append(rows.T @ slopes[0].astype(np.float64) / len(rows))
 
     def _noise(self, phi: NDArray[Any]) -> float:
-        bits = getattr(self.variant.exchange, "bits", 32)
+        bits = self.variant.few_bits[0] or 32
         step = 2 / (2**bits - 2) / 12**0.5 if bits < 32 else 0.0
         return max(step, FLOAT_NOISE) * _largest(phi)
 
@@ -195,7 +197,8 @@ class _Recorder:
 
     def _per_client(self, silo: int, phi: NDArray[Any], index: int, ids: NDArray[Any], stream: int) -> NDArray[Any]:
         """Phi after it was sent between the clients of a silo and their hub."""
-        exchange = self.variant.client_exchange
+        link: LinkClass = "client_to_hub" if stream == TO_HUB else "hub_to_client"
+        exchange = self.simulation.round.codec("phi" if stream == TO_HUB else "received", link, silo, Identity())
         if is_identity(exchange):
             return phi
         flat, received = phi.reshape(-1, phi.shape[-1]), np.empty_like(phi).reshape(-1, phi.shape[-1])

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.audit.attacks import scores_from_slopes, uncorrected
-from tdcd.audit.modes import Mode
 from tdcd.audit.recording import FLOAT_NOISE, Floats, Recording
 from tdcd.core.objective import Tree
+from tdcd.core.round import Round
 from tdcd.federation.silos import Federation
 
 UNREADABLE = 1e-3
@@ -56,12 +56,14 @@ def of_own_hub(recording: Recording, federation: Federation, silo: int) -> Trans
     )
 
 
-def of_hub(recording: Recording, federation: Federation, mode: Mode, observer: int, silo: int, loss: str) -> Transcript:
+def of_hub(
+    recording: Recording, federation: Federation, flows: Round, observer: int, silo: int, loss: str
+) -> Transcript:
     """Another hub: it gets this silo's phi, or the sum of all others', or slopes."""
     name, everything = f"hub.{federation.silos[observer].name}", np.arange(len(recording.rows))
-    if mode.knowledge.scored_at(observer) != observer:
+    if flows.scored_at(observer) != observer:
         return _from_slopes(recording, federation, observer, everything, loss, name)
-    if mode.masked:
+    if flows.summed_phi is not None:
         others = _others(federation, observer)
         summed = np.sum([recording.between[other] for other in others], axis=0)
         sees = (
@@ -72,13 +74,13 @@ def of_hub(recording: Recording, federation: Federation, mode: Mode, observer: i
     return Transcript(name, sees, everything, recording.between[silo], recording.noise[silo], (silo,))
 
 
-def of_client(recording: Recording, federation: Federation, mode: Mode, observer: int, loss: str) -> Transcript:
+def of_client(recording: Recording, federation: Federation, flows: Round, observer: int, loss: str) -> Transcript:
     """A silo's largest client: it gets the sum of the others' phi for its rows, or slopes for them."""
     home = federation.silos[observer]
     client = int(np.argmax(home.rows_held))
     rows = np.flatnonzero(home.owner()[recording.rows] == client)
     name = f"client.{home.name}.{home.clients[client]}"
-    if mode.knowledge.scored_at(observer) != observer:
+    if flows.scored_at(observer) != observer:
         return _from_slopes(recording, federation, observer, rows, loss, name)
     others = _others(federation, observer)
     is_single = len(others) == 1

@@ -84,11 +84,7 @@ class Plan(NamedTuple):
     @property
     def stopping(self) -> Stopping:
         """When the run ends, and which model stays."""
-        return Stopping.of(
-            self.config.model_dump(include={"train", "evaluate", "silos"}),
-            self.variant.is_steered,
-            self.variant.longest_factor,
-        )
+        return Stopping.of(self.config.model_dump(include={"train", "evaluate", "silos"}), self.variant)
 
 
 def plan(

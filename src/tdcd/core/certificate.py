@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.combine import Combine
 from tdcd.core.family.scaled import Window
 from tdcd.core.lazy import jax
 from tdcd.core.objective import Objective
@@ -76,7 +77,7 @@ def is_due(round_index: int, every: int, least: int, last: int) -> bool:
 
 
 def kind_of(
-    variant: Variant, settings: Settings, is_additive: bool, are_linear: bool, num_scores: int
+    variant: Variant, settings: Settings, combine: Combine, are_linear: bool, num_scores: int
 ) -> CertificateKind:
     """What is worked out of a model: its gap by a witness, or by itself; the norm of its gradient only; or nothing.
 
@@ -84,7 +85,6 @@ def kind_of(
     there is no certificate: minibatches may leave out samples, whose slopes are then sent to no party.
 
     Args:
-        is_additive: whether sums of phi are the scores.
         num_scores: of all training samples.
     """
     sends_all = settings.minibatches == "full" or settings.limits_batch
@@ -93,7 +93,7 @@ def kind_of(
         return ""
     if variant.is_private or num_scores > MOST_SCORES or not (variant.knowledge.route == Everyone() or sends_all):
         return ""
-    if not are_linear or not is_additive:
+    if not are_linear or not combine.is_additive:
         return "gradient"
     return "witness" if variant.remembers_rounds else "model"
 

@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from tdcd.core.codecs.fixed_point import STEP_BYTES
 from tdcd.core.family.scaled import products_shape
 from tdcd.core.round import Flow, FlowName, LinkClass, Round
 
@@ -125,7 +124,7 @@ def load_of(flow: Flow, sizes: Sizes, *, samples: int | None = None) -> Load:
         elif flow.carries == "products":
             # Of linear blocks, with so many parameters for each feature.
             shape = products_shape(sizes.parameters[silo] // flow.width)
-            each[silo] = math.prod(shape) * (sizes.itemsize if flow.codec is None else STEP_BYTES)
+            each[silo] = math.prod(shape) * itemsize
         elif flow.carries == "memory":
             each[silo] = sizes.memories[silo]
         elif flow.carries == "encrypted":

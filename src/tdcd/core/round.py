@@ -33,9 +33,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from tdcd.core.codecs.codec import scores_codec
+from tdcd.core.codecs.codec import Bounded, scores_codec
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 
 if TYPE_CHECKING:
+    from tdcd.core.codecs.encrypted import EncryptedSums
     from tdcd.core.variant import Variant
 
 LinkClass = Literal["client_to_hub", "hub_to_client", "hub_to_hub"]
@@ -195,6 +197,57 @@ class Round:
                 return flow.route.receivers(silo, self.num_silos)
         return ()
 
+    def flow(self, name: FlowName, link: LinkClass, silo: int = 0) -> Flow | None:
+        """What the parties of a silo send of a flow of training, of a certificate or once; None if they send none.
+
+        >>> from tdcd.core.variant import Variant
+        >>> round_of(Variant(), 2, Widths(1, 1)).flow("slope", "hub_to_hub") is None
+        True
+        """
+        all_flows = (*self.training, *self.certificate, *self.beginning)
+        wanted = (flow for flow in all_flows if (flow.name, flow.link) == (name, link) and flow.is_of(silo))
+        return next(wanted, None)
+
+    def codec(self, name: FlowName, link: LinkClass, silo: int = 0, default: Any = None) -> Any:
+        """The form of :meth:`flow`; ``default`` if there is no such flow."""
+        flow = self.flow(name, link, silo)
+        return default if flow is None else flow.codec
+
+    def scored_at(self, silo: int) -> int:
+        """The silo whose hub works out what the clients of ``silo`` receive: its own, unless it is sent slopes.
+
+        >>> from tdcd.core.family.labels import LabelsAt
+        >>> from tdcd.core.variant import Variant
+        >>> [round_of(Variant(knowledge=LabelsAt(1)), 3, Widths(1, 1)).scored_at(silo) for silo in range(3)]
+        [1, 1, 1]
+        """
+        senders = (other for other in range(self.num_silos) if silo in self.receivers("slope", other))
+        return next(senders, silo)
+
+    @property
+    def encrypted(self) -> "EncryptedSums | None":
+        """The form of the slopes, if only their sender can read them; None if there are no slopes, or all can."""
+        forms = (flow.codec for flow in self.training if flow.carries == "encrypted")
+        return next(forms, None)
+
+    @property
+    def summed_phi(self) -> FixedPoint | None:
+        """The form of phi, if hubs can use nothing but sums of it."""
+        codec = self.codec("phi", "hub_to_hub")
+        return codec if isinstance(codec, FixedPoint) else None
+
+    @property
+    def summed_blocks(self) -> FixedBlocks | None:
+        """The form of clients' blocks, if a hub can use nothing but their sum."""
+        codec = self.codec("block", "client_to_hub", self.scored_at(0))
+        return codec if isinstance(codec, FixedBlocks) else None
+
+    @property
+    def bounded(self) -> tuple[Bounded | None, Bounded | None]:
+        """The forms of what hubs send of samples, and of clients' blocks, where they have a range; else None."""
+        samples = self.codec("phi", "hub_to_hub") if self.encrypted is None else self.encrypted
+        return samples if isinstance(samples, Bounded) else None, self.summed_blocks
+
     def answers(self) -> dict[FlowName, FlowName]:
         """By flow down, in the order of a round: the flow up with which clients answer it, which is the next one.
 
@@ -257,7 +310,7 @@ def _beginning(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[F
         yield Flow("key", "hub_to_hub", "encrypted", 1, form, answer, silos=(label_silo,), within="slope")
         yield Flow("key", "hub_to_client", "encrypted", 1, form, silos=others, within="sealed")
     if variant.curved is not None:
-        yield Flow("products", "client_to_hub", "products", widths.phi, variant.summed_blocks)
+        yield Flow("products", "client_to_hub", "products", widths.phi, dtype=_summed(variant))
 
 
 def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
@@ -333,11 +386,15 @@ def _certificate(variant: "Variant", widths: Widths) -> Iterator[Flow]:
     yield Flow("residual", "hub_to_client", width=widths.phi, dtype=numbers)
     if kind == "gradient":
         yield Flow("certified", "hub_to_client", "parameters", within="residual")
-    summed = "uint32" if variant.summed_blocks is not None else numbers
-    yield Flow("gradient", "client_to_hub", "parameters", dtype=summed)
+    yield Flow("gradient", "client_to_hub", "parameters", dtype=_summed(variant) or numbers)
     yield Flow("norm", "hub_to_hub", "figures", route=route)
     if is_star:
         yield Flow("gap", "hub_to_hub", "figures", route=answer)
+
+
+def _summed(variant: "Variant") -> str | None:
+    """The dtype of what a hub can only add up: numbers in fixed point, where blocks are; else None."""
+    return None if variant.summed_blocks is None else "uint32"
 
 
 def _split(variant: "Variant", num_silos: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def stated(part: Any, trait: str, default: Any = False) -> Any:
     """A trait as the part's own class states it; a class that only inherits from that one may do anything."""
-    return vars(type(part)).get(trait, default)
+    return getattr(part, trait) if trait in vars(type(part)) else default
 
 
 def is_plain(part: Any) -> bool:

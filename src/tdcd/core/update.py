@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from tdcd.core.lazy import Array
 from tdcd.core.objective import Tree
-from tdcd.core.traits import is_plain
 from tdcd.core.trees import minus
 
 if TYPE_CHECKING:
@@ -83,16 +82,12 @@ class Sgd:
         return minus(block, step_size, gradient), state
 
 
-def takes_average(update: HubUpdate) -> bool:
-    """Whether the average is the hub's next block."""
-    return is_plain(update)
-
-
 @dataclass(frozen=True)
 class Average:
     """The average is the hub's next block. Paper, Algorithm 1, line 5."""
 
     is_plain: ClassVar[bool] = True
+    takes_numpy: ClassVar[bool] = True
 
     def start(self, block: Tree) -> UpdateState:
         """No state."""

@@ -18,9 +18,11 @@ Parts are values: frozen dataclasses, equal if they do the same, so that compile
 functions are pure; those that run inside a compiled round are written in JAX.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
 
 from tdcd.core.codecs.codec import BlockCodec, Codec, Identity, NumpyBlocks, WholeBlock, is_identity, is_private
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
@@ -30,6 +32,7 @@ from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.scaled import CurvedUpdate, Window
 from tdcd.core.family.steered import LONGEST, Steered
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
+from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import FullParticipation, Participation
 from tdcd.core.timing import Timing
 from tdcd.core.traits import Clash, Excludes, is_plain, stated
@@ -107,6 +110,30 @@ class Variant:
         """The clients' update, if it has a memory that lasts from round to round."""
         return self.update if isinstance(self.update, CarriedUpdate) else None
 
+    def first_state(self, block: Tree, products: Callable[[], NDArray[Any]], objective: Objective) -> UpdateState:
+        """What a hub's update remembers before round 0.
+
+        Args:
+            products: asked for the silo's products of features, where steps are scaled by its curvature.
+        """
+        state = self.hub_update.start(block)
+        if self.curved is None:
+            return state
+        return self.curved.curved(state, products(), objective.curvature, objective.l2)
+
+    def first_memory(self, block: Tree) -> UpdateState:
+        """A client's memory before round 0; ``()`` if its update carries none."""
+        return () if self.carried is None else self.carried.memory(block)
+
+    def is_lost(self, state: UpdateState) -> bool:
+        """Whether a hub's steered step was not finite, so that its block stands still."""
+        return self.steered is not None and self.steered.is_lost(state)
+
+    def with_factor(self, state: UpdateState, factor: float, *, wait: int | None = None) -> UpdateState:
+        """A hub's state with another factor of its steered steps, see :meth:`Steered.with_factor`."""
+        assert self.steered is not None
+        return self.steered.with_factor(state, factor, wait=wait)
+
     def clashes(self, num_silos: int, combine: Combine = SUM) -> tuple[Clash, ...]:
         """The parts that do not go together, or not with what makes scores of sums, as they say themselves."""
         clashes = [
@@ -155,6 +182,11 @@ class Variant:
     def summed_blocks(self) -> FixedBlocks | None:
         """The codec of clients' blocks, if a hub can use nothing but their sum."""
         return self.block_exchange if isinstance(self.block_exchange, FixedBlocks) else None
+
+    @property
+    def is_batchable(self) -> bool:
+        """Whether several runs can be trained at once: none has noise, memories of clients or decisions of its own."""
+        return not self.is_private and self.carried is None and self.steered is None
 
     @property
     def all_answer(self) -> bool:

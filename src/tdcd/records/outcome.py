@@ -17,13 +17,16 @@ clients' samples is left out, for its loss is that of other samples.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from tdcd.core.choices import KeepModel
 from tdcd.core.family.steered import LONGEST
 from tdcd.core.settings import AUTO
 from tdcd.records.history import Record
 from tdcd.records.steering import TOL, Steering, StepControl
+
+if TYPE_CHECKING:
+    from tdcd.core.variant import Variant
 
 NO_CONTROL = StepControl()
 """Where steps are not steered, or before the first line."""
@@ -73,15 +76,15 @@ class Stopping(NamedTuple):
     """What decides about the steps, where they are steered."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], is_steered: bool | None = None, longest: float = LONGEST) -> Self:
-        """What a configuration, as nested keys, says; ``is_steered`` where it leaves that to the blocks.
+    def of(cls, config: Mapping[str, Any], variant: "Variant | None" = None) -> Self:
+        """What a configuration, as nested keys, says.
 
         Args:
-            longest: the largest factor of the steps, for which a run has to know them; no other decision needs it.
+            variant: of a run, which has to know whether and how far its steps are steered; no other decision needs it.
         """
         train, evaluate = config.get("train", {}), config.get("evaluate", {})
-        if is_steered is None:
-            is_steered = train.get("step_size") == AUTO
+        is_steered = train.get("step_size") == AUTO if variant is None else variant.is_steered
+        longest = LONGEST if variant is None else variant.longest_factor
         periods = [silo.get("period", 1) for silo in config.get("silos", [])]
         tol, period, overlap = train.get("tol"), math.lcm(1, *periods), train.get("overlap", 0)
         delay, wait = (period * -(-rounds // period) for rounds in (overlap + 1, overlap))

@@ -178,7 +178,7 @@ class Job:
     @cached_property
     def stopping(self) -> Stopping:
         """When the run ends, and which model stays."""
-        return Stopping.of(self.config.model_dump(), self.variant.is_steered, self.variant.longest_factor)
+        return Stopping.of(self.config.model_dump(), self.variant)
 
     def block(self, silo: int, absent: Absent = NONE_ABSENT) -> Block:
         """What a silo trains, with stand-ins for silos that lack some of its samples. The code of another silo's own
@@ -206,10 +206,15 @@ class Job:
     @cached_property
     def topology(self) -> Topology:
         """Which hubs are sent what."""
-        # Whether there is anything to prove is known when the samples are; who is sent what is known now.
-        kind = certificate.kind_of(self.variant, self.settings, self.combine.is_additive, self.are_linear, 0)
-        flows = round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind))
+        flows = self.round
         return Topology(self.hubs, flows, None if flows.centre is None else self.hubs[flows.centre])
+
+    @cached_property
+    def round(self) -> Round:
+        """What parties send each other; how wide it is, is known when the samples are."""
+        # So is whether there is anything to prove; who is sent what is known now.
+        kind = certificate.kind_of(self.variant, self.settings, self.combine, self.are_linear, 0)
+        return round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind))
 
     @cached_property
     def are_linear(self) -> bool:
@@ -227,7 +232,11 @@ class Job:
 
     def has_labels(self, silo: int) -> bool:
         """Whether the clients of a silo have labels."""
-        return self.variant.knowledge.scored_at(silo) == silo
+        return silo in self._with_labels
+
+    @cached_property
+    def _with_labels(self) -> tuple[int, ...]:
+        return tuple(silo for silo in range(len(self.hubs)) if self.round.scored_at(silo) == silo)
 
     def where_labels_are(self, silo: str) -> str:
         """In words, for the hub of a silo; nothing if all have labels."""

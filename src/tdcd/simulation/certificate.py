@@ -35,7 +35,7 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
         weights = certificate.weights_of([certificate.products(window) for window in windows], samples.objective)
         for own, window in zip(blocks, windows, strict=True):
             own.append(certificate.witness(weights, window, own[0]))
-    tables, fixed = simulation.tables, variant.summed_phi
+    tables, fixed = simulation.tables, simulation.round.summed_phi
     parts: list[Any] = [certificate.scores_of(rows, np.stack(own)) for rows, own in zip(tables, blocks, strict=True)]
     if fixed is None:
         scores = np.asarray(sum(parts[1:], start=parts[0]))
@@ -45,7 +45,7 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
     proof = Proof(samples, scores, len(blocks[0]), certificate.score_error(fixed, len(silos)))
     sides = []
     for rows, own, silo in zip(tables, blocks, silos, strict=True):
-        pulled, error = _pulled(rows, proof.slopes, silo, variant.summed_blocks)
+        pulled, error = _pulled(rows, proof.slopes, silo, simulation.round.summed_blocks)
         sides.append(SiloSide.of(pulled, own, samples.objective.l2, error))
     return proof.certificate(sides)
 

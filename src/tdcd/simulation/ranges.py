@@ -13,18 +13,17 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedBlocks, beyond
+from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
-from tdcd.core.variant import Variant
+from tdcd.core.round import Round
 from tdcd.federation.silos import Silo
 
 
-def start_largest(variant: Variant, num_silos: int, dtype: str) -> Any:
+def start_largest(flows: Round, dtype: str) -> Any:
     """``[2, N]``: the largest magnitudes of phi, or of slopes if those are encrypted, and of blocks before round 0;
-    ``()`` without fixed point.
+    ``()`` where no form has a range.
     """
-    is_fixed = variant.summed_phi is not None or variant.summed_blocks is not None or variant.encrypted is not None
-    return np.zeros((2, num_silos), dtype) if is_fixed else ()
+    return np.zeros((2, flows.num_silos), dtype) if any(form is not None for form in flows.bounded) else ()
 
 
 def magnitudes_of(blocks: Tree) -> Array:
@@ -39,17 +38,13 @@ def add_parts(exchange: FixedBlocks, blocks: Tree, shares: Array) -> Tree:
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=jnp.uint32), parts)
 
 
-def in_range(summed: list[Tree], magnitudes: Sequence[Any], variant: Variant) -> list[Tree]:
-    """Averages from sums of steps; as they are without fixed point, and not a number if a block is beyond the range."""
-    exchange = variant.summed_blocks
+def in_range(summed: Tree, magnitudes: Any, exchange: FixedBlocks | None) -> Tree:
+    """The average from a sum of steps, not a number if a block is beyond the range; as it is without fixed point."""
     if exchange is None:
         return summed
-    averages = []
-    for total, largest in zip(summed, magnitudes, strict=True):
-        fits = jnp.all(largest <= exchange.largest)
-        average = exchange.average(total, largest.dtype)
-        averages.append(jax.tree.map(lambda leaf, fits=fits: jnp.where(fits, leaf, math.nan), average))
-    return averages
+    fits = jnp.all(exchange.fits(magnitudes))
+    average = exchange.average(summed, magnitudes.dtype)
+    return jax.tree.map(lambda leaf: jnp.where(fits, leaf, math.nan), average)
 
 
 def track_largest(before: Any, phis: Sequence[Array], magnitudes: Sequence[Any]) -> Any:
@@ -64,29 +59,25 @@ def track_largest(before: Any, phis: Sequence[Array], magnitudes: Sequence[Any])
     return jnp.maximum(before, jnp.stack([jnp.stack([largest(phi) for phi in phis]), jnp.stack(blocks)]))
 
 
-def check_largest(variant: Variant, silos: Sequence[Silo], largest: Any) -> None:
+def check_largest(flows: Round, silos: Sequence[Silo], largest: Any) -> None:
     """Stop a run whose numbers were beyond the range: what followed from that is of no use.
 
     Args:
         largest: ``[..., 2, N]``, the largest magnitudes of phi and of blocks.
     """
     magnitudes = np.asarray(largest).reshape(-1, 2, len(silos)).max(axis=0)
-    if variant.encrypted is not None:
-        for silo, number in zip(silos, magnitudes[0], strict=True):
-            variant.encrypted.check_slopes(f"silo '{silo.name}'", float(number))
-    forms = (("phi", variant.summed_phi), ("a client's block", variant.summed_blocks))
-    for (what, form), each in zip(forms, magnitudes, strict=True):
+    for form, each in zip(flows.bounded, magnitudes, strict=True):
         for silo, number in zip(silos, each, strict=True):
-            if form is not None and number > form.largest:
-                raise BeyondRangeError(beyond(f"silo '{silo.name}': {what}", float(number), form.largest))
+            if form is not None:
+                form.check(f"silo '{silo.name}'", float(number))
 
 
-def check_features(variant: Variant, silos: Sequence[Silo], tables: Sequence[NDArray[Any]]) -> None:
+def check_features(flows: Round, silos: Sequence[Silo], tables: Sequence[NDArray[Any]]) -> None:
     """Refuse features that are too large to be multiplied by encrypted slopes."""
+    form = flows.encrypted
     for index, (silo, table) in enumerate(zip(silos, tables, strict=True)):
-        if variant.encrypted is None or variant.knowledge.scored_at(index) == index:
-            continue
-        variant.encrypted.check_features(f"silo '{silo.name}'", largest_finite(table))
+        if form is not None and flows.scored_at(index) != index:
+            form.check_features(f"silo '{silo.name}'", largest_finite(table))
 
 
 def largest_finite(numbers: NDArray[Any]) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import jax
@@ -119,20 +119,23 @@ class Simulation:
             raise ValueError(f"{there_are(federation.num_silos, 'silo')}, but {counted(len(blocks), 'block')}")
         if len(getattr(self.variant.timing, "periods", ())) not in (0, len(blocks)):
             raise ValueError(f"{self.variant.timing} must have a period for each of the {len(blocks)} silos, or none")
-        self._fixed = self.variant.summed_phi
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
         objective.check_labels(federation.labels, everywhere=self.variant.knowledge.are_labels_everywhere)
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
         self.phi_width = objective.phi_width(self.num_outputs)
         self._labels_dtype = objective.label_dtype(settings.dtype)
+        self.round = self.round_of(self.variant)
+        """The flows of its rounds."""
+        self._fixed = self.round.summed_phi
         with self._context():
             self._tables = [on_host(silo.features, settings.dtype) for silo in federation.silos]
-            check_features(self.variant, federation.silos, self._tables)
+            check_features(self.round, federation.silos, self._tables)
             problem = Problem(
                 self.runs,
                 self.blocks,
                 self.variant,
+                self.round,
                 self.batch_size,
                 self.phi_width,
                 self._tables,
@@ -171,8 +174,8 @@ class Simulation:
         if self.hosts is not None:
             return ""
         are_linear = all(type(block) is Linear for block in self.blocks)
-        is_additive, num_scores = self.objective.combine.is_additive, self.num_samples * self.phi_width
-        return certificate.kind_of(variant, self.settings, is_additive, are_linear, num_scores)
+        num_scores = self.num_samples * self.phi_width
+        return certificate.kind_of(variant, self.settings, self.objective.combine, are_linear, num_scores)
 
     @property
     def tables(self) -> list[Any]:
@@ -220,17 +223,21 @@ class Simulation:
         """The state of one run before round 0, with these hub blocks."""
         depth = self.variant.timing.depth
         with self._context():
-            updates = [self.variant.hub_update.start(block) for block in blocks]
-            if self.variant.curved is not None:
-                updates = [self._curved(*each) for each in zip(updates, self._products, strict=True)]
+            updates = [
+                self.variant.first_state(block, partial(self._products_of, silo), self.objective)
+                for silo, block in enumerate(blocks)
+            ]
             # Before round 0 there was no other block.
             past = [jax.tree.map(lambda leaf: jnp.stack([leaf] * depth), b) if depth else () for b in blocks]
         slow = [self.variant.timing.period(silo) > 1 for silo in range(len(blocks))]
         pending = [moved if is_slow else () for is_slow, *moved in zip(slow, blocks, updates, strict=True)]
-        largest = start_largest(self.variant, len(blocks), self.settings.dtype)
+        largest = start_largest(self.round, self.settings.dtype)
         return State(
             list(blocks), updates, past, [tuple(moved) for moved in pending], largest, self._first_memories(blocks)
         )
+
+    def _products_of(self, silo: int) -> NDArray[Any]:
+        return self._products[silo]
 
     @cached_property
     def _products(self) -> list[NDArray[Any]]:
@@ -238,7 +245,7 @@ class Simulation:
 
         The mean is over all M samples: those that the silo lacks count as zeros.
         """
-        summed, dtype, samples = self.variant.summed_blocks, self.settings.dtype, self.num_samples
+        summed, dtype, samples = self.round.summed_blocks, self.settings.dtype, self.num_samples
         return [
             mean_products(np.stack(self._client_products(silo, table)).astype(dtype), silo.shares, summed)
             * (silo.num_rows / samples)
@@ -257,18 +264,12 @@ class Simulation:
         by_process = self.hosts.gather(here)
         return [next(own for own in client if own is not None) for client in zip(*by_process, strict=True)]
 
-    def _curved(self, state: Any, products: NDArray[Any]) -> Any:
-        update, objective = self.variant.curved, self.objective
-        assert update is not None
-        return update.curved(state, products, objective.curvature, objective.l2)
-
     def _first_memories(self, blocks: Sequence[Tree]) -> Any:
         """Per silo, its clients' memories before round 0; ``()`` if their update carries none."""
-        update = self.variant.carried
-        if update is None:
-            return ()
         with self._context():
-            first = [update.memory(block) for block in blocks]
+            first = [self.variant.first_memory(block) for block in blocks]
+        if not jax.tree.leaves(first):
+            return ()
         counts = [silo.num_clients for silo in self.federation.silos]
         return [
             jax.tree.map(lambda leaf, count=count: np.stack([np.asarray(leaf)] * count), memory)
@@ -360,12 +361,12 @@ class Simulation:
         """Say whose phi fixed point has no room for, if that is why scores are not finite."""
         each = [slice(silo, silo + 1) for silo in range(len(tables))]
         alone = [self._scores(hub_blocks[only], tables[only], None, self.blocks[only], None) for only in each]
-        check_largest(self.variant, self.federation.silos, [[*map(largest_finite, alone)], [0.0] * len(alone)])
+        check_largest(self.round, self.federation.silos, [[*map(largest_finite, alone)], [0.0] * len(alone)])
 
     def check_range(self, state: State) -> None:
         """Stop a run in fixed point whose phi was beyond the range."""
         if len(state.largest):
-            check_largest(self.variant, self.federation.silos, state.largest)
+            check_largest(self.round, self.federation.silos, state.largest)
 
     def _scores(
         self,

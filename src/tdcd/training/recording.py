@@ -290,8 +290,7 @@ class TrainingRun:
 
     def add(self, figures: Evaluation, certify: Certify | None = None) -> Record:
         """Add a record of the global model as it is; without ``certify``, never with a certificate."""
-        steered = self.plan.variant.steered
-        if steered is not None and any(map(steered.is_lost, self.state.updates)):
+        if any(map(self.plan.variant.is_lost, self.state.updates)):
             test_loss = None if figures.test_loss is None else math.nan
             figures = figures._replace(train_loss=math.nan, test_loss=test_loss)
         record = Record(
@@ -343,13 +342,12 @@ class TrainingRun:
 
     def steer(self) -> State:
         """The state with the last decision about the steps, in the round in which it takes effect."""
-        control, steered = self._control, self.plan.variant.steered
-        assert steered is not None
+        control, variant = self._control, self.plan.variant
         assert self.stopping.steering is not None
-        rounds, period = self.stopping.steering.wait, self.plan.variant.timing.period
+        rounds, period = self.stopping.steering.wait, variant.timing.period
         waits = [rounds // period(silo) if control.is_back else None for silo in range(len(self.names))]
         each = zip(self.state.updates, waits, strict=True)
-        updates = [steered.with_factor(own, control.factor, wait=wait) for own, wait in each]
+        updates = [variant.with_factor(own, control.factor, wait=wait) for own, wait in each]
         blocks = self._held.blocks if control.is_back else self.state.blocks
         self.state = self.state._replace(blocks=blocks, updates=updates)
         return self.state

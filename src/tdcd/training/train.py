@@ -687,7 +687,7 @@ def ledger_of(
         settings.dtype,
         count_parameters(hub_blocks),
         [bytes_up(block, variant.block_exchange) for block in hub_blocks],
-        [] if variant.carried is None else [tree_bytes(variant.carried.memory(block)) for block in hub_blocks],
+        [tree_bytes(variant.first_memory(block)) for block in hub_blocks],
         simulation.num_samples,
         []
         if federation.is_complete

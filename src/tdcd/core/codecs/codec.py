@@ -218,6 +218,19 @@ class NumpyBlocks(BlockCodec, Protocol):
     takes_numpy: ClassVar[bool]
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """A form that has no room for numbers beyond a range."""
+
+    def check(self, whose: str, magnitude: float) -> None:
+        """Raise :class:`~tdcd.core.codecs.fixed_point.BeyondRangeError` for a number beyond it."""
+        ...
+
+    def fits(self, magnitude: Any) -> Any:
+        """Whether a number is within it."""
+        ...
+
+
 @dataclass(frozen=True)
 class WholeBlock:
     """The block is sent as it is. Paper, Algorithm 1, line 5."""

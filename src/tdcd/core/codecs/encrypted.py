@@ -80,10 +80,14 @@ class EncryptedSums:
         if not largest <= LARGEST_FEATURE:
             raise BeyondRangeError(feature_beyond(whose, largest))
 
-    def check_slopes(self, whose: str, largest: float) -> None:
-        """Refuse slopes beyond the range."""
-        if not largest <= LARGEST_SLOPE:
-            raise BeyondRangeError(slope_beyond(whose, largest))
+    def fits(self, magnitude: Any) -> Any:
+        """Of slopes: see :meth:`tdcd.core.codecs.codec.Bounded.fits`."""
+        return magnitude <= LARGEST_SLOPE
+
+    def check(self, whose: str, magnitude: float) -> None:
+        """Of slopes: see :meth:`tdcd.core.codecs.codec.Bounded.check`."""
+        if not magnitude <= LARGEST_SLOPE:
+            raise BeyondRangeError(slope_beyond(whose, magnitude))
 
     def columns(self, batch_size: int) -> int:
         """How many columns one answer has."""

@@ -67,6 +67,15 @@ class FixedPoint:
         # With a margin, since single precision may round the range up.
         return math.floor(math.log2((2**31 - 1) / (self.terms * self.largest * (1 + 2.0**-20))))
 
+    def fits(self, magnitude: Any) -> Any:
+        """See :meth:`tdcd.core.codecs.codec.Bounded.fits`."""
+        return magnitude <= self.largest
+
+    def check(self, whose: str, magnitude: float) -> None:
+        """See :meth:`tdcd.core.codecs.codec.Bounded.check`."""
+        if magnitude > self.largest:
+            raise BeyondRangeError(beyond(f"{whose}: phi", magnitude, self.largest))
+
     def steps(self, numbers: Any) -> Any:
         """Whole steps modulo 2^32, of a JAX or a NumPy array; numbers beyond the range are marked."""
         library = library_of(numbers)
@@ -127,6 +136,15 @@ class FixedBlocks:
     def fixed(self) -> FixedPoint:
         """The form of the numbers."""
         return FixedPoint(self.largest, terms=1)
+
+    def fits(self, magnitude: Any) -> Any:
+        """See :meth:`tdcd.core.codecs.codec.Bounded.fits`."""
+        return magnitude <= self.largest
+
+    def check(self, whose: str, magnitude: float) -> None:
+        """See :meth:`tdcd.core.codecs.codec.Bounded.check`."""
+        if magnitude > self.largest:
+            raise BeyondRangeError(beyond(f"{whose}: a client's block", magnitude, self.largest))
 
     def part(self, block: Tree, share: Any) -> Tree:
         """Whole steps of what a block within the range adds to the average; of a JAX or a NumPy tree."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tdcd.core.family.scaled import CurvedUpdate, Window
 from tdcd.core.lazy import library_of
 from tdcd.core.objective import Tree
+from tdcd.core.traits import stated
 from tdcd.core.trees import leaves_of, map_tree
 from tdcd.core.update import HubUpdate, UpdateState
 
@@ -41,7 +42,7 @@ class Steered:
     @property
     def takes_numpy(self) -> bool:
         """Whether a hub needs no JAX for it."""
-        return getattr(self.update, "takes_numpy", False)
+        return bool(stated(self.update, "takes_numpy"))
 
     @property
     def longest(self) -> float:

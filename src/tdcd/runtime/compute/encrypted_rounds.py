@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.codecs.codec import Layout
-from tdcd.core.codecs.encrypted import slope_beyond
+from tdcd.core.codecs.encrypted import EncryptedSums, slope_beyond
 from tdcd.runtime.compute import encryption
 from tdcd.runtime.compute.encryption import SlopeKey
 from tdcd.runtime.job import Job, UnfitLabels
@@ -18,14 +18,14 @@ from tdcd.runtime.messages.structure import Arrays
 class EncryptedRounds:
     """What one hub encrypts, adds up, masks and decrypts."""
 
-    def __init__(self, job: Job, silo: int, secret: bytes, run: str, batch_size: int, outputs: int) -> None:
+    def __init__(
+        self, form: EncryptedSums, job: Job, silo: int, secret: bytes, run: str, batch_size: int, outputs: int
+    ) -> None:
         """Take the hub's secret and the run, which nothing random is the same in as in another one."""
-        form = job.variant.encrypted
-        assert form is not None
         encryption.require()
         self.form, self._name, self._silo = form, job.hubs[silo], silo
         self._secret, self._run, self._batch_size, self._outputs = secret, run, batch_size, outputs
-        self._label_silo = job.variant.knowledge.scored_at(silo)
+        self._label_silo = job.round.scored_at(silo)
         self._parameters: Sequence[int] = ()
 
     def meet(self, parameters: Sequence[int]) -> None:

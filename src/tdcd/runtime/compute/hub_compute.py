@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -22,8 +23,9 @@ from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Flow, FlowName, Widths, round_of
 from tdcd.core.settings import draws_of
+from tdcd.core.traits import stated
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
-from tdcd.core.update import HubUpdate, takes_average
+from tdcd.core.update import HubUpdate
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
 from tdcd.records.metrics import metrics
@@ -105,9 +107,8 @@ class HubCompute:
         self.phi_shape = (self.num_exchanged, self.batch_size, self.phi_width)
         statistic = self.objective.statistic_width(self.num_outputs)
         num_scores = sample_index.num_samples * self.phi_width
-        is_additive = self.objective.combine.is_additive
         self.certificate_kind = certificate.kind_of(
-            self.variant, self.settings, is_additive, job.are_linear, num_scores
+            self.variant, self.settings, self.objective.combine, job.are_linear, num_scores
         )
         widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind)
         self.round = round_of(job.variant, len(job.hubs), widths)
@@ -115,8 +116,8 @@ class HubCompute:
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
         self.encrypted: EncryptedRounds | None = None
         """What the hub does with ciphertexts, if slopes are encrypted."""
-        if self.variant.encrypted is not None:
-            self.encrypted = EncryptedRounds(job, silo, noise_key, run, self.batch_size, self.phi_width)
+        if (form := self.round.encrypted) is not None:
+            self.encrypted = EncryptedRounds(form, job, silo, noise_key, run, self.batch_size, self.phi_width)
         self._num_scored = {"train": sample_index.num_samples, "test": int(sample_index.held_out.sum())}
         self.between_hubs = self._layouts()
         """By flow and silo: what the silo's hub sends."""
@@ -142,21 +143,16 @@ class HubCompute:
         )
         self.start: Tree = map_tree(np.asarray, started)
         self._step_size = np.asarray(self.settings.step_size, self.settings.dtype)
-        self.memory: Tree = ()
-        self._takes_average = takes_average(self.variant.hub_update)
-        if not self._takes_average:
-            with precision(self.settings.dtype):
-                self.memory = map_tree(np.asarray, self.variant.hub_update.start(self.start))
-        if self.variant.curved is not None:
-            mean = self._mean_products(products)
-            self.memory = self.variant.curved.curved(self.memory, mean, self.objective.curvature, self.objective.l2)
-        """What the hub's update remembers before round 0."""
-        self.carried: list[Tree] = []
+        self.summed = self.round.summed_blocks
+        """The form of its clients' blocks, if it can use nothing but their sum."""
+        self._takes_numpy = bool(stated(self.variant.hub_update, "takes_numpy"))
+        with nullcontext() if self._takes_numpy else precision(self.settings.dtype):
+            state = self.variant.first_state(self.start, lambda: self._mean_products(products), self.objective)
+            self.memory: Tree = map_tree(np.asarray, state)
+            """What the hub's update remembers before round 0."""
+        memory = map_tree(np.asarray, self.variant.first_memory(self.start))
+        self.carried: list[Tree] = [memory] * self.num_clients if leaves_of(memory) else []
         """Every client's memory before round 0, if their update carries one."""
-        if self.variant.carried is not None:
-            with precision(self.settings.dtype):
-                first = map_tree(np.asarray, self.variant.carried.memory(self.start))
-            self.carried = [first] * self.num_clients
         self.memory_layout: Layout = {
             f"{MEMORY}{name}": (str(leaf.dtype), leaf.shape)
             for first in self.carried[:1]
@@ -248,8 +244,9 @@ class HubCompute:
     @cached_property
     def gradient_layout(self) -> Layout:
         """What clients send in a certificate: the dtype and shape of every array, by name."""
-        dtype = self.settings.dtype if self.certificate_kind == "gradient" else "float64"
-        sent = dtype if self.variant.summed_blocks is None else "uint32"
+        flow = self.round.flow("gradient", "client_to_hub")
+        assert flow is not None
+        sent = flow.dtype or self.settings.dtype
         return {name: (sent, leaf.shape) for name, leaf in named_leaves(self.start).items()}
 
     @property
@@ -430,18 +427,15 @@ class HubCompute:
     def average(self, round_index: int, block: Tree, answers: Sequence[Arrays | None]) -> Tree:
         """The mean of the clients' blocks (line 8), weighted by the rows of those that sent one."""
         sent = {client: answer for client, answer in enumerate(answers) if answer is not None}
-        exchange = self.variant.summed_blocks
-        if exchange is not None:
+        if self.summed is not None:
             total = {name: add_steps([answer[name] for answer in sent.values()]) for name in self.block_layout}
-            return exchange.average(self.tree(total), self.settings.dtype)
+            return self.summed.average(self.tree(total), self.settings.dtype)
         stacked = self.links.decode_blocks(round_index, block, [*sent.values()], [*sent], self.block_layout)
         return algorithm.average(stacked, self._shares(tuple(answer is not None for answer in answers)))
 
     def next_block(self, block: Tree, average: Tree, memory: Tree) -> tuple[Tree, Tree]:
         """The hub's next block and what its update remembers (line 5), from the average of its clients' blocks."""
-        if self._takes_average:
-            return average, memory
-        if getattr(self.variant.hub_update, "takes_numpy", False):
+        if self._takes_numpy:
             return self.variant.hub_update.step(block, average, memory)
         with precision(self.settings.dtype):
             moved = _step(block, average, memory, update=self.variant.hub_update)
@@ -453,9 +447,9 @@ class HubCompute:
 
         The mean is over all M samples: those that the silo lacks count as zeros.
         """
-        summed, share = self.variant.summed_blocks, int(self._held.sum()) / self.sample_index.num_samples
-        if summed is not None:
-            return np.asarray(summed.average(add_steps(products), self.settings.dtype)) * share
+        share = int(self._held.sum()) / self.sample_index.num_samples
+        if self.summed is not None:
+            return np.asarray(self.summed.average(add_steps(products), self.settings.dtype)) * share
         return np.asarray(mean_products(np.stack(products), shares_of(self._held)) * share)
 
     def memory_of(self, part: Arrays) -> Tree:

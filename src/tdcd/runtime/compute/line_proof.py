@@ -74,7 +74,7 @@ class LineProof:
             total = compute.links.add_scores(parts).astype(np.float64)
             self._proof = Proof(compute.samples, total, 1)
             return self._proof.slopes.astype(compute.settings.dtype)
-        error = certificate.score_error(compute.variant.summed_phi, compute.round.num_silos)
+        error = certificate.score_error(compute.round.summed_phi, compute.round.num_silos)
         self._proof = Proof(compute.samples, compute.links.exact_sum(parts), len(self._blocks), error)
         return self._proof.slopes
 
@@ -88,7 +88,7 @@ class LineProof:
     def side(self, answers: Sequence[Arrays]) -> SiloSide:
         """What the silo adds, from its clients' gradients."""
         compute, l2 = self._compute, self._compute.objective.l2
-        summed, trees = compute.variant.summed_blocks, [compute.tree(answer) for answer in answers]
+        summed, trees = compute.summed, [compute.tree(answer) for answer in answers]
         if summed is None:
             total, error = map_tree(lambda *leaves: sum(np.asarray(leaf, np.float64) for leaf in leaves), *trees), 0.0
         else:

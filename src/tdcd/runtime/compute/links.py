@@ -70,7 +70,7 @@ class Links:
         """The type of the scores that hubs send each other."""
         self._seed = seed_words(settings.seed)
         self._noise_key = np.frombuffer(noise_key, "<u4") if noise_key else None
-        self._is_private = variant.is_private
+        self._are_scores_plain = scores is None
         self.between_hubs: Layout = variant.exchange.layout(shape, settings.dtype)
         """What a round's phi is between hubs."""
         self._is_plain = is_identity(variant.exchange)
@@ -146,11 +146,13 @@ class Links:
 
     def scores_part(self, what: What, round_index: int, scores: NDArray[Any]) -> NDArray[Any]:
         """The silo's scores ``[n, C]`` of an evaluation as the other hubs are sent them."""
-        if self._is_private:
-            sending = self._sending(round_index, self._silo)._replace(secret=self._noise_key)
-            with precision(self._settings.dtype):
-                return np.asarray(encode_scores(self._variant.exchange, jnp.asarray(scores), sending, what))
-        return scores if self._sums is None else self._sums.part(what, round_index, scores)
+        if self._sums is not None:
+            return self._sums.part(what, round_index, scores)
+        if self._are_scores_plain:
+            return scores
+        sending = self._sending(round_index, self._silo)._replace(secret=self._noise_key)
+        with precision(self._settings.dtype):
+            return np.asarray(encode_scores(self._variant.exchange, jnp.asarray(scores), sending, what))
 
     def add_scores(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The sum of all silos' scores, from what every hub sent; in silo order, whatever the order of arrival."""

@@ -92,6 +92,8 @@ class Client:
         self.job, self.silo, self.name, self.data = job, silo, name, data
         self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest)
         self.hub = job.hubs[silo]
+        self._is_summed = job.round.summed_blocks is not None
+        """Whether its hub sees nothing of blocks, gradients and products but sums."""
         self.round = -1
         """The round that it works on; -1 before the first."""
         self.outcome: RunOutcome | None = None
@@ -299,19 +301,18 @@ class Client:
         template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name, objective.combine)
         self._layout = {name: (settings.dtype, leaf.shape) for name, leaf in named_leaves(template).items()}
         self._template = template
-        carried = self.job.variant.carried
-        self._first_memory = None if carried is None else carried.memory(template)
+        self._first_memory = self.job.variant.first_memory(template)
         leaves = named_leaves(self._first_memory)
         self._memory_layout = {f"{MEMORY}{name}": (settings.dtype, leaf.shape) for name, leaf in leaves.items()}
         return self._answer(message, Ready, feature_shape=shape, products=self._products(features[chosen]))
 
     def _products(self, features: NDArray[Any]) -> Array | None:
         """The products of the training rows' features, where the hub's steps need them."""
-        if self.job.variant.curved is None:
+        if self.job.round.flow("products", "client_to_hub") is None:
             return None
         assert self._compute is not None
         own = products(features).astype(self.job.settings.dtype)
-        return Array.of(own if self.job.variant.summed_blocks is None else self._masks.products(self._compute, own))
+        return Array.of(self._masks.products(self._compute, own) if self._is_summed else own)
 
     def _on_block(self, message: Part) -> list[Message]:
         """Line 9: phi of the client's rows of this round's minibatches, with the fresh hub block."""
@@ -348,7 +349,7 @@ class Client:
 
     def _on_sealed(self, message: Part) -> list[Message]:
         """In place of local steps: the sum of its features times encrypted slopes."""
-        form = self.job.variant.encrypted
+        form = self.job.round.encrypted
         if form is None or self._has_labels:
             raise RejectedMessage("encrypted slopes were not requested")
         if self._rows is None or self.round != message.round:
@@ -400,12 +401,12 @@ class Client:
         leaves = named_leaves(memory)
         if not are_finite([*leaves_of(block), *leaves.values()]):
             return self._answer(message, Diverged)
-        if self.job.variant.summed_blocks is None:
-            arrays = self._compute.links.encode_block(message.round, self._compute.client, block, self._block)
-        else:
+        if self._is_summed:
             arrays, reason = self._masks.protected(self._compute, block, message)
             if reason:
                 return self._answer(message, Diverged, reason=reason)
+        else:
+            arrays = self._compute.links.encode_block(message.round, self._compute.client, block, self._block)
         arrays = {**arrays, **{f"{MEMORY}{name}": leaf for name, leaf in leaves.items()}}
         return self._answer(message, Part, flow="block", arrays=named(arrays), group=message.group)
 
@@ -425,10 +426,12 @@ class Client:
             return self.introduce()
         if not self.job.is_certified_linear:
             raise RejectedMessage("a client knows no 'witness' of blocks that are not linear")
-        shape = next(iter(self._layout.values()))[1]
         # Of the model, and of the witness if hubs can mix one.
-        count = 2 if self.job.variant.remembers_rounds else 1
-        blocks = take_all(message.arrays, {"witness": ("float64", (count, *shape))})["witness"]
+        asked = self.job.round.flow("witness", "hub_to_client")
+        if asked is None:
+            raise RejectedMessage("this job has no certificates, and so no 'witness'")
+        shape = next(iter(self._layout.values()))[1]
+        blocks = take_all(message.arrays, {"witness": ("float64", (asked.width, *shape))})["witness"]
         return self._send(message, "witness_scores", {"witness_scores": self._compute.witness_scores(blocks)})
 
     def _on_residual(self, message: Part) -> list[Message]:
@@ -442,7 +445,7 @@ class Client:
             layout = {"residual": (dtype, shape), **{f"{BLOCK}{name}": leaf for name, leaf in self._layout.items()}}
         residual, *leaves = take_all(message.arrays, layout).values()
         gradient = self._compute.gradient(residual, like(self._template, leaves) if leaves else None)
-        if self.job.variant.summed_blocks is None:
+        if not self._is_summed:
             sent = {name: leaf.astype(dtype) for name, leaf in named_leaves(gradient).items()}
             return self._send(message, "gradient", sent)
         masked = self._masks.gradient(self._compute, gradient, message)

@@ -268,7 +268,7 @@ class Records:
         labels = samples.test_labels if is_held_out else samples.train_labels
         rows = HeldOut(labels[kept], None if weights is None else weights[kept], samples.known.label_scale)
         there = known._replace(measured={group: phi[kept] for group, phi in known.measured.items()})
-        only_sums = self.job.variant.summed_phi is not None
+        only_sums = self.job.round.summed_phi is not None
         tested = interactions_of(there, rows, compute.objective, only_sums=only_sums)
         return {**described, "interactions": tested}
 

@@ -285,14 +285,14 @@ class Handshake:
 
     def _read_products(self, message: Ready, shape: tuple[int, ...]) -> NDArray[Any]:
         """The products of a client's features; nothing where the hub's steps do not need them."""
-        variant = self.job.variant
-        if variant.curved is None:
+        flow = self.job.round.flow("products", "client_to_hub")
+        if flow is None:
             if message.products is not None:
                 raise RejectedMessage("it has 'products', which were not requested")
             return np.zeros(0)
         if message.products is None:
             raise RejectedMessage("it has no array 'products'")
-        kind = self.job.settings.dtype if variant.summed_blocks is None else "uint32"
+        kind = flow.dtype or self.job.settings.dtype
         products = take(message.products, "products", np.dtype(kind), products_shape(math.prod(shape)))
         if not are_finite([products]):
             raise RejectedMessage("'products' are not finite")
@@ -323,9 +323,8 @@ class Handshake:
 
     def peer_opening(self, message: Opening) -> list[Message]:
         """Another hub says how large its silo is."""
-        form = self.job.variant.encrypted
-        is_keeper = form is not None and message.sender == self._label_hub
-        take_all(message.key, form.key_layout if form is not None and is_keeper else {})
+        key = self.job.round.flow("key", "hub_to_hub", self.job.hubs.index(message.sender))
+        take_all(message.key, {} if key is None else key.codec.key_layout)
         self.openings[message.sender] = message
         return []
 
@@ -493,7 +492,11 @@ class Handshake:
         outputs, (absent, _) = self.sample_index.outputs(self.job.config), self._absent()
         if beyond := block_beyond(self.job, self.silo, shape, outputs.count, absent):
             raise IncompatibleParties(beyond)
-        products = [self._products[client] for client in self.clients] if self.job.variant.curved is not None else []
+        products = (
+            [self._products[client] for client in self.clients]
+            if self.job.round.flow("products", "client_to_hub")
+            else []
+        )
         self.compute = HubCompute(
             self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products, self.run, absent
         )

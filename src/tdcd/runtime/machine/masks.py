@@ -112,7 +112,7 @@ class ClientMasks:
         self._name, self._clients = name, job.clients(silo)
         self._are_used, self._may_leave_out = job.config.exchange.protect_blocks, job.has_grace
         self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
-        self._exchange, self._dtype = job.variant.summed_blocks, job.settings.dtype
+        self._exchange, self._dtype = job.round.summed_blocks, job.settings.dtype
         self._cards: Mapping[str, Card] = {}
         self._secrets: dict[str, bytes] = {}
         self._run = self._keys = ""

@@ -64,7 +64,7 @@ def _check_scores(part: Part, job: Job, compute: HubCompute) -> None:
     facts = part.facts
     assert isinstance(facts, ScoresFacts)
     # Infinite where steered steps were not finite, so that the line is taken back.
-    if not math.isfinite(facts.penalty) and not (job.variant.is_steered and facts.penalty > 0):
+    if not math.isfinite(facts.penalty) and not (job.stopping.steering is not None and facts.penalty > 0):
         raise RejectedMessage("'penalty' is not finite")
     if (facts.absent or facts.unscored) and not job.has_grace:
         raise RejectedMessage(LEAVES_OUT)

@@ -111,7 +111,7 @@ class Questions:
         self._all_answer, seed = job.variant.all_answer, job.settings.seed
         draw = job.variant.participation.answering
         self._draw = lru_cache(maxsize=2)(lambda round_index: draw(seed, round_index, silo, len(self.clients)))
-        is_summed = job.variant.summed_blocks is not None
+        is_summed = job.round.summed_blocks is not None
         self._summed = {down for down, up in self._answered_by.items() if is_summed and up in ("block", "gradient")}
         """The flows down whose answers are added up."""
         self._fewest = FEWEST_LEFT if job.config.exchange.protect_blocks else 1

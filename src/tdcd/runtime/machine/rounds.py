@@ -64,7 +64,7 @@ class HubBlock:
 
     def __init__(self, compute: HubCompute, restored: HubState | None) -> None:
         """Before round 0, or as it was saved."""
-        self._compute, self._steered = compute, compute.variant.steered
+        self._compute, self._variant, self._is_steered = compute, compute.variant, compute.variant.is_steered
         self.block: Tree = compute.start if restored is None else compute.tree(restored.block)
         self._memory: Tree = compute.memory if restored is None else compute.remembered(restored.memory)
         self.carried = compute.carried if restored is None else compute.carried_in(restored.memory)
@@ -78,7 +78,7 @@ class HubBlock:
     def step(self, round_index: int, answers: Sequence[Message | None]) -> None:
         """Take the clients' blocks after their local steps; None of those that the hub continues without."""
         diverged = [answer.sender for answer in answers if isinstance(answer, Diverged)]
-        if diverged and self._steered is None:
+        if diverged and not self._is_steered:
             self.fail(f"the block of {diverged[0]}", round_index)
             return
         blocks = [arrays_of(answer.arrays) if isinstance(answer, Part) else None for answer in answers]
@@ -107,7 +107,7 @@ class HubBlock:
     @property
     def penalty(self) -> float:
         """The regulariser of the block; infinite where a steered step was not finite, so that it is taken back."""
-        is_lost = self._steered is not None and self._steered.is_lost(self._memory)
+        is_lost = self._is_steered and self._variant.is_lost(self._memory)
         return math.inf if is_lost else self._compute.penalty(self.block)
 
     def fail(self, what: str, round_index: int) -> None:
@@ -121,8 +121,7 @@ class HubBlock:
 
     def steer(self, factor: float, block: Tree | None, wait: int) -> None:
         """Let the steps that follow be of another length; with another block they begin after ``wait`` steps."""
-        assert self._steered is not None
-        self._memory = self._steered.with_factor(self._memory, factor, wait=None if block is None else wait)
+        self._memory = self._variant.with_factor(self._memory, factor, wait=None if block is None else wait)
         self.block = self.block if block is None else block
 
     def sent(self) -> list[NamedArrays]:
@@ -310,7 +309,7 @@ class Rounds:
         for round_index in self.evaluations.scored_in(self.round):
             answers = self._arrays("scores")
             penalty = self._own.penalty
-            if not math.isfinite(penalty) and not self.job.variant.is_steered:
+            if not math.isfinite(penalty) and self.job.stopping.steering is None:
                 raise NotFinite(f"the sum of squares of the block of {self.name}")
             arrays = self.compute.scores_part(round_index, self._own.block, answers)
             facts = ScoresFacts(penalty=penalty, absent=absent, unscored=unscored)

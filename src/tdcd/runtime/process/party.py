@@ -234,7 +234,7 @@ def _run_client(
 
 def _require_encryption(job: Job) -> None:
     """Refuse to start without what encrypts, if slopes are encrypted."""
-    if job.variant.encrypted is not None:
+    if job.round.encrypted is not None:
         encryption.require()
 
 
@@ -289,7 +289,7 @@ def _answer_key_file(job: Job, party: str, own: PartySection) -> Path | None:
     """Where a client keeps what hides its answers, for as long as the run; None where nothing is encrypted, or on one
     machine without certificates, where all parties could read it.
     """
-    if job.variant.encrypted is None or own.insecure:
+    if job.round.encrypted is None or own.insecure:
         return None
     return Path(own.out or own.certs) / f"{party}.{job.digest[:16]}.key"
 

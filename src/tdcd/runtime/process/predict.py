@@ -86,6 +86,14 @@ class ComparedIds:
         return [(own, places[row.tobytes()]) for own, row in enumerate(self.returned) if row.tobytes() in places]
 
 
+def refuse_noise(job: Job) -> None:
+    """Refuse to send phi of new rows as it is, where training sent it with noise."""
+    if job.variant.is_private:
+        epsilon, variant = job.config.exchange.epsilon, job.config.train.variant
+        where = f"train.variant = {variant!r}" if epsilon is None else f"exchange.epsilon = {epsilon:g}"
+        raise ConfigError([NO_NOISE.format(where)])
+
+
 class PredictHub:
     """A hub's side: find out with each peer which samples both have, and send it the scores of those.
 
@@ -109,10 +117,7 @@ class PredictHub:
             stand_ins: of a model that was trained on samples that some silos lack.
             to: the hubs that get the others' scores, the same for all hubs; by default those of silos with labels.
         """
-        if job.variant.is_private:
-            epsilon, variant = job.config.exchange.epsilon, job.config.train.variant
-            where = f"train.variant = {variant!r}" if epsilon is None else f"exchange.epsilon = {epsilon:g}"
-            raise ConfigError([NO_NOISE.format(where)])
+        refuse_noise(job)
         self.job, self.name = job, job.hubs[silo]
         with_labels = [hub for index, hub in enumerate(job.hubs) if job.has_labels(index)]
         self.receivers = tuple(hub for hub in with_labels if hub in (to or with_labels))
@@ -324,7 +329,7 @@ class MaskedPredictHub(PredictHub):
 
     def _agree(self) -> Sums:
         """The masks that all hubs' keys give; the hub with the labels only adds up."""
-        exchange, members = self.job.variant.summed_phi, self._senders
+        exchange, members = self.job.round.summed_phi, self._senders
         # Other samples, too, get other masks.
         named = hashlib.sha256(digest_of({"common": [self.own.ids[row] for row in self._common]}, {}).encode())
         for hello in (self._hellos[hub] for hub in self.job.hubs):
@@ -665,8 +670,7 @@ def own_scores(
     Args:
         data: the silo's new rows; None if its clients have them, who then take part as :func:`score_as_client`.
     """
-    if job.variant.is_private:
-        raise ConfigError([NO_NOISE.format(job.config.train.variant)])
+    refuse_noise(job)
     index = job.silo_index(silo)
     model = _model_in(run, job, index, allow_code=allow_code)
     model.check_complete("phi that is known ahead")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tdcd.blocks import Linear
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Objective, Tree
+from tdcd.core.round import Round
 from tdcd.core.schedule import batch_ids
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
@@ -61,6 +62,7 @@ class Problem(NamedTuple):
     runs: tuple[Run, ...]
     blocks: tuple[Block, ...]
     variant: Variant
+    round: Round
     batch_size: int
     phi_width: int
     tables: list[Any]

@@ -24,8 +24,11 @@ from tdcd.core.codecs.codec import (
     BLOCKS,
     TO_CLIENTS,
     TO_HUB,
+    BlockCodec,
     Codec,
+    Identity,
     Sending,
+    WholeBlock,
     Wire,
     is_identity,
     seed_words,
@@ -33,7 +36,8 @@ from tdcd.core.codecs.codec import (
 )
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.presence import Remaining
+from tdcd.core.presence import Remaining, SiloPresence
+from tdcd.core.round import Round
 from tdcd.core.schedule import step_keys
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import row_bytes
@@ -85,25 +89,24 @@ class ClientsCall(NamedTuple):
 class Exchanged:
     """What hubs send each other in a round."""
 
-    def __init__(self, phis: list[Array], variant: Variant, seed: Any, round_index: Array) -> None:
+    def __init__(self, phis: list[Array], flows: Round, dropout: SiloPresence, seed: Any, round_index: Array) -> None:
         """Take every hub's phi."""
-        self.phis, self._variant = phis, variant
+        self.phis, self._round, self._dropout = phis, flows, dropout
+        self._codec: Codec = flows.codec("phi", "hub_to_hub", default=Identity())
         self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
         self._sent: list[Wire] = [
-            variant.exchange.encode(phi, sending) for phi, sending in zip(phis, self._sendings, strict=True)
+            self._codec.encode(phi, sending) for phi, sending in zip(phis, self._sendings, strict=True)
         ]
 
     def own(self, silo: int) -> Array:
         """The hub's own phi, as it sent it; as it is, if it is not sent."""
-        variant = self._variant
-        if not variant.knowledge.route.receivers(silo, len(self.phis)):
+        if not self._round.receivers("phi", silo):
             return self.phis[silo]
-        return presence.decode(variant.dropout, variant.exchange, self._sent[silo], self._sendings[silo])
+        return presence.decode(self._dropout, self._codec, self._sent[silo], self._sendings[silo])
 
     def others(self, silo: int) -> Array:
         """The sum of the other silos' phi, as they sent it: lines 12 and 13."""
-        variant = self._variant
-        return presence.sum_counted(variant.dropout, variant.exchange, self._sent, silo, self._sendings)
+        return presence.sum_counted(self._dropout, self._codec, self._sent, silo, self._sendings)
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ class ClientsProgram:
     blocks: tuple[Block, ...]
     objective: Objective
     variant: Variant
+    round: Round
     gradient: Gradient
     steps: int
     prefixes: tuple[tuple[int, ...], ...]
@@ -146,13 +150,16 @@ class ClientsProgram:
         own = self._now(own, index)
         silos = range(len(self.blocks))
         phis = [self._hub_phi(silo, state, shared, own) for silo in silos]
-        exchanged = Exchanged(phis, self.variant, own.seed, own.rounds)
+        exchanged = Exchanged(phis, self.round, self.variant.dropout, own.seed, own.rounds)
         stepped = self._stepped(state, shared, own, exchanged)
         carried = state.carried
-        if self.variant.carried is not None:
+        if carried:
             stepped, carried = self._parted(stepped, state, own)
         averages, magnitudes = zip(*(self._averaged(silo, stepped[silo], state, own) for silo in silos), strict=True)
-        summed: list[Tree] = in_range(self.devices.sum([*averages]), magnitudes, self.variant)
+        summed: list[Tree] = [
+            in_range(total, largest, self.round.summed_blocks)
+            for total, largest in zip(self.devices.sum([*averages]), magnitudes, strict=True)
+        ]
         moved = [
             self.variant.hub_update.step(block, average, remembered)
             for block, average, remembered in zip(state.blocks, summed, state.updates, strict=True)
@@ -163,13 +170,13 @@ class ClientsProgram:
             for silo, now in enumerate(moved)
         ]
         blocks, updates, pending = (list(part) for part in zip(*ended, strict=True))
-        bounded = exchanged.phis if self.variant.encrypted is None else self._slopes(shared, own, exchanged)
+        bounded = exchanged.phis if self.round.encrypted is None else self._slopes(shared, own, exchanged)
         largest = track_largest(state.largest, bounded, magnitudes)
         return State(blocks, updates, past, pending, largest, carried)
 
     def _slopes(self, shared: ClientsData, own: ClientsCall, exchanged: Exchanged) -> list[Array]:
         """The slopes of the loss, at the silo that sends them."""
-        hub = self.variant.knowledge.scored_at(0)
+        hub = self.round.scored_at(0)
         slopes = self.objective.score_slopes(exchanged.own(hub) + exchanged.others(hub), shared.labels[own.ids])
         return [slopes if silo == hub else jnp.zeros(0, slopes.dtype) for silo in range(len(self.blocks))]
 
@@ -234,12 +241,13 @@ class ClientsProgram:
 
     def _from_clients(self, silo: int, phi: Array, own: ClientsCall) -> Array:
         """The silo's phi as its hub gets it from the clients."""
-        if is_identity(self.variant.client_exchange):
+        codec = self.round.codec("phi", "client_to_hub", silo, Identity())
+        if is_identity(codec):
             return phi
         positions, counts = own.placements[silo].positions, own.placements[silo].counts
         real = jnp.arange(positions.shape[-1]) < counts[..., None]
         rows = jnp.where(real[..., None], jax.vmap(partial(algorithm.project, phi))(positions), 0)
-        sent = self._per_client(silo, rows, TO_HUB, phi.shape, own)
+        sent = self._per_client(silo, codec, rows, TO_HUB, phi.shape, own)
         # Every sample is a row of one client; padding goes past the end, where nothing is kept.
         num_batches, batch_size, _ = phi.shape
         where = jnp.where(real, self._places(positions, batch_size), num_batches * batch_size)
@@ -247,12 +255,14 @@ class ClientsProgram:
         sending = Sending(own.seed, own.rounds, silo, phi.shape)
         return presence.counted_again(self.variant.dropout, self.devices.sum(put), sending)
 
-    def _per_client(self, silo: int, rows: Array, stream: int, shape: tuple[int, ...], own: ClientsCall) -> Array:
+    def _per_client(
+        self, silo: int, codec: Codec, rows: Array, stream: int, shape: tuple[int, ...], own: ClientsCall
+    ) -> Array:
         """Every client's rows ``[K, E, P, C]`` after they were sent between it and its hub."""
         placed = self._places(own.placements[silo].positions, shape[1])
 
         def transmit(rows: Array, places: Array) -> Array:
-            return sent(self.variant.client_exchange, rows, Sending(own.seed, own.rounds, silo, shape, stream, places))
+            return sent(codec, rows, Sending(own.seed, own.rounds, silo, shape, stream, places))
 
         return jax.vmap(transmit)(rows, placed)
 
@@ -270,7 +280,7 @@ class ClientsProgram:
                 (
                     state.blocks[silo],
                     self._minibatches(silo, state, shared, own, exchanged),
-                    state.carried[silo] if self.variant.carried is not None else None,
+                    state.carried[silo] if state.carried else None,
                 )
                 for silo in silos
             ]
@@ -340,14 +350,15 @@ class ClientsProgram:
 
         In fixed point it is in steps, and comes with the largest magnitude of each client's block.
         """
-        exchange, shares = self.variant.summed_blocks, own.shares[silo]
+        exchange, shares = self.round.summed_blocks, own.shares[silo]
         if exchange is not None:
             return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
         return algorithm.average(self._received(silo, stepped, state.blocks[silo], own), shares), ()
 
     def _received(self, silo: int, blocks: Tree, before: Tree, own: ClientsCall) -> Tree:
         """The clients' blocks as their hub gets them."""
-        exchange = self.variant.block_exchange
+        # A hub that steps itself has its clients' blocks as they are.
+        exchange: BlockCodec = self.round.codec("block", "client_to_hub", silo, WholeBlock())
         if sends_whole(exchange):
             return blocks
 
@@ -373,13 +384,14 @@ class ClientsProgram:
             return jax.vmap(partial(algorithm.project, array))(own.placements[silo].positions)
 
         knowledge, labels = self.variant.knowledge, shared.labels
-        hub = knowledge.scored_at(silo)
+        hub = self.round.scored_at(silo)
         seen = exchanged.own(hub), exchanged.others(hub)
         received = projected(knowledge.received(silo, *seen, labels[own.ids], objective))
-        if not is_identity(self.variant.client_exchange):
+        codec = self.round.codec("received", "hub_to_client", silo, Identity())
+        if not is_identity(codec):
             real = jnp.arange(rows.shape[2]) < own.placements[silo].counts[..., None]
             received = jnp.where(real[..., None], received, 0)
-            received = self._per_client(silo, received, TO_CLIENTS, exchanged.phis[silo].shape, own)
+            received = self._per_client(silo, codec, received, TO_CLIENTS, exchanged.phis[silo].shape, own)
         start = projected(self._phi(silo, block, shared, own)) if knowledge.needs_phi_start(silo) else None
         return Known(labels[rows], received, start)
 
@@ -539,6 +551,7 @@ class ClientsEngine:
             blocks=problem.blocks,
             objective=problem.runs[0].objective,
             variant=problem.variant,
+            round=problem.round,
             gradient=settings.gradient,
             steps=settings.local_steps,
             prefixes=tuple(p.padding.prefixes() if in_turn else () for p in placers),

@@ -363,10 +363,4 @@ def _batchable(plan: Plan) -> bool:
     config = plan.config
     if config.train.engine == "flat":
         return False
-    return (
-        not config.evaluate.alone
-        and not plan.variant.is_private
-        and plan.variant.carried is None
-        and not plan.variant.is_steered
-        and plan.execution.devices == 1
-    )
+    return not config.evaluate.alone and plan.variant.is_batchable and plan.execution.devices == 1
