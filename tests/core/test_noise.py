@@ -104,7 +104,7 @@ def test_noise_that_exact_sums_have_no_room_for_is_refused(dtype, sigma):
     with jax.enable_x64(dtype == "float64"), pytest.raises(ValueError, match=f"sums in {dtype} have room for"):
         GaussianNoise(1.0, sigma).encode(jnp.zeros((1, 2, 1), dtype), Sending(seed_words(1), 2, 0))
     config = check_config(SPENDS | {"dtype": "float32", "exchange": {"epsilon": 1e-3}})
-    with pytest.raises(ConfigError, match=r"exchange\.epsilon = 0\.001: sigma is .*: ask for a larger epsilon"):
+    with pytest.raises(ConfigError, match=r"exchange\.epsilon = 0\.001: sigma is .*: take a larger epsilon"):
         with_steps(config, settings_of(config), variant_of(config))
 
 

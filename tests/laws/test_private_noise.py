@@ -208,6 +208,8 @@ def test_with_labels_at_one_silo_the_others_phi_has_noise_and_real_parties_follo
     assert 1.999 < result.history[-1].epsilon <= 2.0
     first = next(one for one in office.sent if between_hubs(one, "phi") and one.round == 0)
     assert (first.sender, first.receiver) == ("hub.clinic", "hub.lab")
+    # What the hub with the labels sends of its rows has no number.
+    assert [office.machines[hub].sends_phi for hub in ("hub.clinic", "hub.lab")] == [True, False]
     # Before the first round phi is zero, so that what was sent is noise.
     noise = planned.variant.exchange.deviation
     assert abs(first.arrays["phi"].values.std() / noise - 1) < 0.2

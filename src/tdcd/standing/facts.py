@@ -131,7 +131,7 @@ class Facts:
     epsilon_spent: float = 0.0
     """What other jobs have added in 30 days."""
     phi_epsilon: float | None = None
-    """That of the noise on phi of the own silo; None if there is none, or slopes without noise leave in place of phi."""
+    """That of the noise on phi of the own silo; None if there is none, or slopes without noise leave it instead."""
     share_model: bool
     predictions: tuple[str, ...] = ()
     """The silos that get predictions."""

@@ -84,7 +84,7 @@ def _digest(key: Array, content: Array) -> Array:
     def drawn(place: Array, number: Array) -> Array:
         return jax.random.key_data(jax.random.fold_in(jax.random.fold_in(key, place), number))
 
-    each = jax.vmap(drawn)(np.arange(len(content), dtype=np.uint32), content)
+    each = jax.vmap(drawn)(jax.numpy.arange(len(content), dtype=np.uint32), content)
     total: Array = jax.lax.reduce(each, np.uint32(0), jax.lax.bitwise_xor, (0,))
     return total
 

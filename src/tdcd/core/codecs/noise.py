@@ -73,12 +73,12 @@ class GaussianNoise:
 
         >>> GaussianNoise(clip=1.0, sigma=5000.0).check("float32")
         Traceback (most recent call last):
-        ValueError: sigma is 5000, and exact sums in float32 have room for 4096: ask for a larger epsilon or fewer rounds
+        ValueError: sigma is 5000, and exact sums in float32 have room for 4096: take a larger epsilon or fewer rounds
         """
         most = _MOST_SIGMA[dtype]
         if self.sigma > most:
             room = f"exact sums in {dtype} have room for {most}"
-            raise ValueError(f"sigma is {self.sigma:g}, and {room}: ask for a larger epsilon or fewer rounds")
+            raise ValueError(f"sigma is {self.sigma:g}, and {room}: take a larger epsilon or fewer rounds")
 
     @classmethod
     def of_epsilon(cls, epsilon: float, delta: float, clip: float, messages: int) -> Self:
