@@ -266,7 +266,9 @@ def test_a_step_has_all_that_the_partys_own_file_says(office):
 
 
 def test_what_people_read_of_a_job_names_the_noise_on_phi_and_a_policy_judges_it(office):
-    config = with_keys(read_toml(office.files.shared), exchange={"epsilon": 3.0}, federation={"labels": "bank"})
+    shared = read_toml(office.files.shared)
+    silos = [silo if silo["name"] == "bank" else {**silo, "label": None} for silo in shared["silos"]]
+    config = with_keys(shared, silos=silos, exchange={"epsilon": 3.0}, federation={"labels": "bank"})
     words = dict([_protection(config)])["protection"]
     assert "exchange.epsilon = 3.0 (noise on phi); federation.label_epsilon = None" in words
     offer = office.propose().offer

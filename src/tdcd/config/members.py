@@ -115,11 +115,11 @@ def _with_noise(config: Config, settings: Settings, variant: Variant) -> Variant
 
 def _check_noise(exchange: "Codec", settings: Settings, given: str) -> None:
     """Refuse noise that the precision has no room for."""
-    from tdcd.core.codecs.noise import GaussianNoise
+    from tdcd.core.codecs.noise import noise_of
 
-    if isinstance(exchange, GaussianNoise):
+    if (noise := noise_of(exchange)) is not None:
         try:
-            exchange.check(settings.dtype)
+            noise.check(settings.dtype)
         except ValueError as error:
             raise ConfigError([f"{given}: {error}"]) from None
 

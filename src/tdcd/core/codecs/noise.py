@@ -13,8 +13,8 @@ difference shows nothing. No other party can draw it. A simulation makes the sec
 mechanism of noise multiplier :math:`\sigma / 2`, and n messages are one of :math:`\sigma / (2 \sqrt n)`: Dong, Roth and
 Su, "Gaussian differential privacy", 2022, corollary 2; its epsilon is that of Balle and Wang, "Improving the Gaussian
 mechanism", 2018, theorem 8. Every message of a sample counts in full: minibatches follow from the seed, which every
-party knows, so that being drawn hides nothing. The number is for a row's phi by *given* blocks; blocks are trained on
-the row as well, and what they say of it is not counted.
+party knows, so that being drawn hides nothing. The number is for a row's phi by *given* blocks and preparation;
+blocks are trained on the row as well, means and scales follow from it, and what they say of it is not counted.
 
 **Floating point.** A sum of a float and continuous noise shows in its last digits which float it was (Mironov 2012). So
 phi and noise are whole multiples of a step, the largest power of two up to :math:`\sigma c / 64` and :math:`c / 256`,
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tdcd.core.choices import NOISE_DELTA
-from tdcd.core.codecs.codec import Layout, Sending, Wire
+from tdcd.core.codecs.codec import Codec, Layout, Sending, Wire
 from tdcd.core.lazy import Array, jax, jnp
 
 MISSING = "dp-accounting, which counts epsilon, is not installed here: pip install 'tdcd[dp]'"
@@ -135,6 +135,11 @@ class GaussianNoise:
     def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """One array."""
         return {"phi": (dtype, shape)}
+
+
+def noise_of(exchange: Codec) -> GaussianNoise | None:
+    """The noise of an exchange, if it is this one; others may mean something else by sigma."""
+    return exchange if isinstance(exchange, GaussianNoise) else None
 
 
 def _clipped(phi: Array, most: float) -> Array:

@@ -155,7 +155,7 @@ class Account:
     def _line(
         self, job: Job, silo: int, run: str, mark: Mark, what: Literal["begun", "ended"], round_index: int
     ) -> Spending:
-        noise, config = _noise_of(job, silo), job.config
+        noise, config = _noise_on_phi(job, silo), job.config
         last, every = config.train.rounds, config.evaluate.every
         return Spending(
             before=mark.digest,
@@ -223,12 +223,11 @@ class Account:
             os.close(file)
 
 
-def _noise_of(job: Job, silo: int) -> "GaussianNoise | None":
+def _noise_on_phi(job: Job, silo: int) -> "GaussianNoise | None":
     """The noise on what the hub sends of its rows; None where it is not counted, or where slopes have none."""
-    from tdcd.core.codecs.noise import GaussianNoise  # noqa: PLC0415 - as above
+    from tdcd.core.codecs.noise import noise_of  # noqa: PLC0415 - as above
 
-    exchange = job.variant.exchange
-    return exchange if isinstance(exchange, GaussianNoise) and job.variant.knowledge.sends_phi(silo) else None
+    return noise_of(job.variant.exchange) if job.variant.knowledge.sends_phi(silo) else None
 
 
 def account_table(lines: list[Spending]) -> TextTable:
