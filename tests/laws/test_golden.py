@@ -92,7 +92,7 @@ GOLDEN = {
         "293eb9c6aa09",
     ),
     "label privacy": ({"data": CANCER, "federation": {"label_epsilon": 2.0}}, "0f8467e64c40"),
-    "noise": ({"train": {"variant": "support.members:noisy"}}, "afac65cdffec"),
+    "noise": ({"train": {"variant": "support.members:noisy"}}, "356236892a7a"),
     "half of the clients": ({"train": {"participation": 0.5}}, "ff71489bf92a"),
     "silo dropout": ({"train": {"silo_dropout": 0.4}}, "0611f6b1726e"),
     "silo dropout, few bits": ({"train": {"silo_dropout": 0.4}, "exchange": FEW_BITS}, "f90a3d091f60"),

@@ -23,7 +23,7 @@ from tdcd.core.objective import Objective
 from tdcd.records.history import Record
 from tdcd.runtime.compute.client_data import shards
 from tdcd.runtime.job import Job
-from tdcd.runtime.machine.hub import Hub
+from tdcd.runtime.machine.hub import Hub, Shutdown
 from tdcd.runtime.machine.instructions import Append
 from tdcd.runtime.messages.structure import Message
 from tdcd.training.train import train_plan
@@ -110,6 +110,9 @@ def test_nobody_who_knows_the_file_can_take_the_noise_away(config):
 def test_a_hub_without_a_secret_does_not_begin(config):
     with pytest.raises(ValueError, match=r"hub\.clinic: what it sends needs a secret of 16 bytes"):
         Hub(Job(config), 0, secret=bytes(32), nonce="nonce")
+    # One whose run is over sends no more phi, and draws no other key in place of the one that it deleted.
+    over = Shutdown("hub.clinic", "run", 6, "finished", "", False, ("hub.lab",), ())
+    assert Hub(Job(config), 0, secret=bytes(32), nonce="nonce", restored=over).shutdown is over
 
 
 def spends(**keys):
@@ -208,6 +211,8 @@ def test_with_labels_at_one_silo_the_others_phi_has_noise_and_real_parties_follo
     assert 1.999 < result.history[-1].epsilon <= 2.0
     first = next(one for one in office.sent if between_hubs(one, "phi") and one.round == 0)
     assert (first.sender, first.receiver) == ("hub.clinic", "hub.lab")
+    # What the hub with the labels sends of its rows has no number.
+    assert [office.machines[hub].sends_phi for hub in ("hub.clinic", "hub.lab")] == [True, False]
     # Before the first round phi is zero, so that what was sent is noise.
     noise = planned.variant.exchange.deviation
     assert abs(first.arrays["phi"].values.std() / noise - 1) < 0.2

@@ -11,6 +11,7 @@ from support.command import tdcd
 from support.examples import num_examples
 from support.simulated import RIDGE, with_keys
 from tdcd.config import ConfigError
+from tdcd.core.codecs.codec import Identity
 from tdcd.core.codecs.noise import GaussianNoise
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
@@ -18,6 +19,7 @@ from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, run_hub
 from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage.account import Account, Limits, Totals
+from tdcd.runtime.storage.hub_folder import HubFolder
 
 FREE = Limits()
 EPSILONS = (1.0, 2.0)
@@ -58,17 +60,17 @@ def test_what_is_said_is_never_below_what_was_sent_over_runs_and_crashes(tmp_pat
     assert (totals.labels, totals.plain_labels) == (0.0, len(runs))
 
 
-def test_the_same_label_epsilon_counts_once_and_another_one_adds_up(tmp_path):
+def test_label_epsilons_of_all_runs_add_up(tmp_path):
     account = Account(tmp_path / "account.jsonl")
     base = {**RIDGE, "data": {"source": "breast_cancer"}}
     for number, epsilon in enumerate((1.0, 1.0, 1.5)):
         job = Job(with_keys(base, federation={"label_epsilon": epsilon}))
         account.begin(job, 0, f"run {number}", FREE)
     totals = Totals.of(account.read())
-    assert (totals.labels, totals.plain_labels, totals.phi) == (2.5, 0, None)
+    assert (totals.labels, totals.plain_labels, totals.phi) == (3.5, 0, None)
     job = Job(with_keys(base, federation={"label_epsilon": 0.25}))
-    with pytest.raises(ValueError, match=r"most_label_epsilon = 2\.6: with this run it would be 2\.75"):
-        account.begin(job, 0, "run 4", Limits(label_epsilon=2.6))
+    with pytest.raises(ValueError, match=r"most_label_epsilon = 3\.6: with this run it would be 3\.75"):
+        account.begin(job, 0, "run 4", Limits(label_epsilon=3.6))
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,70 @@ def test_a_line_that_is_missing_or_was_changed_is_named(tmp_path):
             account.read()
         with pytest.raises(ValueError, match="Restore the file"):
             account.begin(JOBS[1.0], 0, "another", FREE)
+
+
+def test_missing_lines_at_the_end_and_a_missing_file_are_found(tmp_path):
+    account = Account(tmp_path / "account.jsonl")
+    for number in range(3):
+        account.begin(JOBS[1.0], 0, f"run {number}", FREE)
+    content = account.path.read_text()
+    for kept in ("", content.split("\n")[0] + "\n", None):
+        if kept is None:
+            account.path.unlink()
+        else:
+            account.path.write_text(kept)
+        with pytest.raises(ValueError, match=r"account\.jsonl has [01] readable lines? of the 3 .* Restore the file"):
+            account.begin(JOBS[1.0], 0, "another", FREE)
+    account.path.write_text(content)
+    account.begin(JOBS[1.0], 0, "another", FREE)
+    (tmp_path / "account.jsonl.head").write_text("{}")
+    with pytest.raises(ValueError, match=r"account\.jsonl\.head is damaged: .* Restore the file"):
+        account.read()
+
+
+def test_a_torn_line_is_dropped_before_the_next_one_is_added(tmp_path):
+    account = Account(tmp_path / "account.jsonl")
+    account.begin(JOBS[1.0], 0, "first", FREE)
+    with account.path.open("a") as file:
+        file.write('{"before": "12')
+    account.begin(JOBS[1.0], 0, "second", FREE)
+    assert [line.run for line in account.read()] == ["first", "second"]
+
+
+def test_what_has_no_noise_or_other_noise_is_not_counted_as_gaussian(tmp_path, monkeypatch):
+    """The hub with the labels sends slopes as they are; a codec of one's own may have a sigma of any meaning."""
+    job = Job(with_keys(RIDGE, exchange={"epsilon": 2.0}, federation={"labels": "lab"}))
+    account = Account(tmp_path / "account.jsonl")
+    account.begin(job, 0, "clinic", Limits(epsilon=2.1))
+    assert account.read()[0].sigma == job.variant.exchange.sigma
+    with pytest.raises(ValueError, match=r"most_epsilon = 2\.1: with this run it would be phi without noise"):
+        Account(tmp_path / "lab.jsonl").begin(job, 1, "lab", Limits(epsilon=2.1))
+    other = Job(with_keys(RIDGE))
+    object.__setattr__(other.variant, "exchange", Laplace())
+    account.begin(other, 0, "own", FREE)
+    assert account.read()[-1].sigma is None
+
+
+class Laplace(Identity):
+    sigma = 1.0
+
+
+def test_a_hub_keeps_to_the_key_of_its_noise(tmp_path):
+    def folder():
+        return HubFolder(tmp_path / "run", JOBS[1.0], 0)
+
+    first = folder()
+    key = first.noise_key()
+    first.close()
+    second = folder()
+    assert second.noise_key() == key
+    (tmp_path / "run" / "noise.key").write_text("00" * 16)
+    with pytest.raises(ValueError, match=r"noise\.key is not the key that this run began with"):
+        second.noise_key()
+    (tmp_path / "run" / "noise.key").unlink()
+    with pytest.raises(ValueError, match=r"noise\.key is missing, and another one draws other noise"):
+        second.noise_key()
+    second.close()
 
 
 def test_a_hub_refuses_before_anything_is_sent_and_limits_need_an_account(tmp_path):

@@ -8,12 +8,15 @@ import msgspec
 import pytest
 
 from support.command import tdcd
+from support.simulated import with_keys
 from support.standing import StandingFederation
 from tdcd.config import ConfigError
+from tdcd.config.reading import read_toml
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.transport.transport import LocalNetwork
-from tdcd.standing.description import describe
+from tdcd.standing.description import _protection, describe
+from tdcd.standing.facts import Facts
 from tdcd.standing.home import Home, open_log_of
 from tdcd.standing.service import Desk
 from tdcd.standing.statements import (
@@ -29,6 +32,7 @@ from tdcd.standing.statements import (
     read_message,
     written,
 )
+from tdcd.standing.step import JobPart
 
 COMPANIES = {"bank": ["north"], "shop": ["main"], "bureau": ["east", "west"]}
 BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
@@ -248,6 +252,28 @@ def test_a_client_has_no_say_but_to_refuse(office):
     office.settle()
     assert [*office.jobs(BANK).states[state.name].approvals] == [BANK]
     assert len(office.jobs(BANK).states) == 1
+
+
+def test_a_step_has_all_that_the_partys_own_file_says(office):
+    """Limits of an account among them: a hub that stands by keeps to them as one that is started by hand."""
+    limits = {"most_epsilon": 2.0, "most_label_epsilon": 3.0, "most_runs": 4, "metrics": "9464"}
+    office.files.write_own(BANK, account="account.jsonl", **limits)
+    home, state = office.files.home(BANK), office.propose()
+    own = JobPart(home, home.jobs().named(state.name), state.job)._own
+    assert own.account == str(office.files.own(BANK).parent / "account.jsonl")
+    assert own.model_dump(include={*limits}) == limits
+    assert own.out == str(home.job_folder(state) / "run")
+
+
+def test_what_people_read_of_a_job_names_the_noise_on_phi_and_a_policy_judges_it(office):
+    shared = read_toml(office.files.shared)
+    silos = [silo if silo["name"] == "bank" else {**silo, "label": None} for silo in shared["silos"]]
+    config = with_keys(shared, silos=silos, exchange={"epsilon": 3.0}, federation={"labels": "bank"})
+    words = dict([_protection(config)])["protection"]
+    assert "exchange.epsilon = 3.0 (noise on phi); federation.label_epsilon = None" in words
+    offer = office.propose().offer
+    # The hub with the labels sends slopes, which have no noise.
+    assert [Facts.of(offer, config, silo, 0).phi_epsilon for silo in COMPANIES] == [None, 3.0, 3.0]
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ JOB = Facts(
     protect_blocks=True,
     label_epsilon=1.0,
     epsilon_asked=1.0,
+    phi_epsilon=2.0,
     share_model=False,
     silos=3,
     steps=("align", "train"),
@@ -68,6 +69,7 @@ JOB = Facts(
 ALLOWED = Policy(
     **OPEN
     | {"kinds": ["train", "predict"], "protect": "mask", "protect_blocks": True, "label_epsilon": 1.0}
+    | {"phi_epsilon": 2.0}
     | {"epsilon_per_month": 2.0, "rare": 10, "samples": "common", "share_model": False, "silos": 2}
 )
 
@@ -77,6 +79,8 @@ ALLOWED = Policy(
     [
         ({"proposer": "lab"}, "proposers: 'lab' is not among them"),
         ({"purpose": "other"}, "purposes: 'other' is not among them"),
+        ({"phi_epsilon": None}, "phi_epsilon = 2: nothing adds noise to what this silo's phi gives away"),
+        ({"phi_epsilon": 3.0}, "phi_epsilon = 2: the job has exchange.epsilon = 3"),
         ({"kind": "delete"}, "kinds: 'delete' is not among them"),
         ({"takes_all_columns": True}, "columns: the job does not name the features of this silo, and would use all"),
         ({"columns": frozenset(["visits"])}, "columns: 'visits' is not among them"),

@@ -53,6 +53,7 @@ def policy_by_chance(rng, **keys):
         "slopes": False,
         "label_epsilon": rng.choice([0.5, 1.0, 2.0]),
         "epsilon_per_month": rng.choice([0.5, 1.0, 2.0]),
+        "phi_epsilon": rng.choice([0.5, 1.0, 2.0]),
         "share_model": False,
         "silos": rng.randrange(1, 5),
         "rounds": rng.randrange(1, 20),
@@ -87,6 +88,7 @@ def facts_by_chance(rng):
         label_epsilon=rng.choice([None, 0.5, 1.0, 2.0]),
         epsilon_asked=rng.choice([0.0, 0.5, 1.0]),
         epsilon_spent=rng.choice([0.0, 0.5, 1.0]),
+        phi_epsilon=rng.choice([None, 0.5, 1.0, 2.0]),
         share_model=chance(),
         predictions=tuple(some(rng, SILOS)) if chance() else (),
         silos=rng.randrange(1, 5),
@@ -133,6 +135,7 @@ def is_within(policy, job, *, of_client=False):
     return (
         are_labels_kept
         and are_slopes_kept
+        and (job.phi_epsilon or 9e9) <= (policy.phi_epsilon or 1e10)
         and (policy.share_model or not job.share_model)
         and (policy.samples == "all" or job.samples == "common")
         and job.steps == ("align", "train")

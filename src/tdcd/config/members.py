@@ -3,7 +3,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdcd.config.errors import ConfigError, clashing
 from tdcd.config.losses import chosen_loss
@@ -18,6 +18,9 @@ from tdcd.core.settings import LOCAL_STEPS, Settings
 from tdcd.core.timing import followed
 from tdcd.core.variant import Variant
 from tdcd.core.words import there_are
+
+if TYPE_CHECKING:
+    from tdcd.core.codecs.codec import Codec
 
 
 def variant_of(config: Config) -> Variant:
@@ -95,18 +98,30 @@ def _with_noise(config: Config, settings: Settings, variant: Variant) -> Variant
     from tdcd.core.codecs.noise import GaussianNoise, require
 
     exchange, rounds = config.exchange, config.train.rounds
+    given = f"train.variant = {config.train.variant!r}" if exchange.epsilon is None else "exchange.epsilon"
     try:
         require()
     except ValueError as error:
-        given = f"train.variant = {config.train.variant!r}" if exchange.epsilon is None else "exchange.epsilon"
         raise ConfigError([f"{given}: {error}"]) from None
     if exchange.epsilon is None:
+        _check_noise(variant.exchange, settings, given)
         return variant
     timing = followed(variant.timing, config.num_silos)
     messages = messages_until(rounds, settings, timing, config.evaluate.every, rounds)
-    return replace(
-        variant, exchange=GaussianNoise.of_epsilon(exchange.epsilon, exchange.delta, exchange.clip, messages)
-    )
+    noise = GaussianNoise.of_epsilon(exchange.epsilon, exchange.delta, exchange.clip, messages)
+    _check_noise(noise, settings, f"exchange.epsilon = {exchange.epsilon:g}")
+    return replace(variant, exchange=noise)
+
+
+def _check_noise(exchange: "Codec", settings: Settings, given: str) -> None:
+    """Refuse noise that the precision has no room for."""
+    from tdcd.core.codecs.noise import noise_of
+
+    if (noise := noise_of(exchange)) is not None:
+        try:
+            noise.check(settings.dtype)
+        except ValueError as error:
+            raise ConfigError([f"{given}: {error}"]) from None
 
 
 def _with_chosen_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:

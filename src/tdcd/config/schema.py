@@ -348,8 +348,8 @@ class ExchangeSection(Section):
     epsilon: PositiveFloat | None = None
     """Add noise to the phi that hubs send, so much that all planned rounds and evaluations together spend this epsilon
     of a row's phi; needs ``pip install 'tdcd[dp]'``."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = NOISE_DELTA
-    """The probability for which ``epsilon`` makes no promise."""
+    delta: Annotated[float, Field(gt=0, le=1e-3)] = NOISE_DELTA
+    """The probability for which ``epsilon`` makes no promise; 0.001 at most."""
     clip: PositiveFloat = 1.0
     """With ``epsilon``, the largest norm of a row's phi; a longer one is scaled down to it."""
 

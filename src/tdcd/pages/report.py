@@ -131,7 +131,9 @@ def _cards(run: RecordedRun) -> Iterator[html.KeyFigure]:
     elif run.final.gradient_norm is not None:
         yield html.KeyFigure("gradient norm", figure(run.final.gradient_norm), "over all training samples")
     if last.epsilon is not None:
-        words = "of a row's phi, blocks given; figures are of scores with noise"
+        labels = run.config.get("federation", {}).get("labels")
+        whose = f" of silos other than {labels}" if labels else ""
+        words = f"of a row's phi{whose}, blocks given; figures are of scores with noise"
         yield html.KeyFigure("epsilon spent", rounded_up(last.epsilon), words)
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():

@@ -112,6 +112,7 @@ def _protection(config: Config) -> tuple[str, str]:
     words = [
         f"exchange.protect = {exchange.protect!r}",
         f"exchange.protect_blocks = {str(exchange.protect_blocks).lower()}",
+        f"exchange.epsilon = {exchange.epsilon} (noise on phi)",
         f"federation.label_epsilon = {federation.label_epsilon}",
         f"federation.protect_labels = {federation.protect_labels!r}",
     ]

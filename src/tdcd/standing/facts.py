@@ -130,6 +130,8 @@ class Facts:
     """What the job adds to what labels have given away: nothing if the same was drawn before."""
     epsilon_spent: float = 0.0
     """What other jobs have added in 30 days."""
+    phi_epsilon: float | None = None
+    """That of the noise on phi of the own silo; None if there is none, or slopes without noise leave it instead."""
     share_model: bool
     predictions: tuple[str, ...] = ()
     """The silos that get predictions."""
@@ -176,6 +178,7 @@ class Facts:
             label_epsilon=federation.label_epsilon,
             epsilon_asked=spent[0],
             epsilon_spent=spent[1],
+            phi_epsilon=None if federation.labels == silo else config.exchange.epsilon,
             share_model=federation.share_model,
             predictions=tuple(hub.removeprefix("hub.") for hub in offer.to),
             silos=len(config.silos),

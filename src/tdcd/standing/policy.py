@@ -59,6 +59,8 @@ class Policy(BaseModel):
     need not be randomised."""
     epsilon_per_month: PositiveFloat | None = None
     """The most that the epsilons of all jobs in 30 days may add up to; by default any number."""
+    phi_epsilon: PositiveFloat | None = None
+    """The largest ``exchange.epsilon``, of the noise on phi; by default phi needs no noise."""
     share_model: bool = False
     """Whether every hub may get all silos' blocks."""
     predictions: list[Name] = []
@@ -167,7 +169,12 @@ def _labels(policy: Policy, job: Facts) -> list[str]:
 
 
 def _size(policy: Policy, job: Facts) -> list[str]:
-    reasons = []
+    reasons, most = [], policy.phi_epsilon
+    if most is not None and (job.phi_epsilon is None or not job.phi_epsilon <= most):
+        words = "nothing adds noise to what this silo's phi gives away"
+        if job.phi_epsilon is not None:
+            words = f"the job has exchange.epsilon = {job.phi_epsilon:g}"
+        reasons.append(f"phi_epsilon = {most:g}: {words}")
     if job.share_model and not policy.share_model:
         reasons.append("share_model = false: the job has federation.share_model = true")
     if job.samples == "all" and policy.samples != "all":

@@ -112,7 +112,8 @@ class JobPart:
         self.folder = home.job_folder(state)
         is_aligned, own = "align" in state.offer.steps, home.own
         self._own = PartySection(
-            **own.model_dump(include={"certs", "listen", "metrics", "data", "labels", "label_key"}),
+            # All that a party's own file can say, but for what the job has in its folder.
+            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples"}),
             out=str(self.folder / RUN),
             ids=str(self.folder / IDS) if is_aligned else own.ids,
             samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,

@@ -57,19 +57,36 @@ class Sending(NamedTuple):
             key = jax.random.fold_in(key, part)
         return key
 
-    @property
-    def private_key(self) -> Array:
-        """A random key for what is sent, from which only the sender can draw."""
+    def private_key(self, content: Array) -> Array:
+        """A random key for what is sent, from which only the sender can draw: another one for every other content, of
+        whole numbers.
+        """
         secret = simulated_secret(self.seed, self.silo) if self.secret is None else self.secret
         key = jax.random.key(secret[0])
         for part in (*secret[1:], self.round, self.stream):
             key = jax.random.fold_in(key, part)
+        for word in _digest(key, content.astype(np.int32).ravel()):
+            key = jax.random.fold_in(key, word)
         return key
 
     def dither(self) -> Array:
         """A number from -1/2 to 1/2 for every number of phi that is sent; drawn for all samples, whoever holds them."""
         drawn: Array = self.drawn if self.drawn is not None else _dither(*self[:3], self.stream, shape=self.shape)
         return drawn if self.places is None else drawn.reshape(-1, self.shape[-1])[self.places]
+
+
+def _digest(key: Array, content: Array) -> Array:
+    """64 bits of whole numbers ``[n]``: the sum, without carry, of a random number for each place and number there.
+
+    Whoever lacks the key cannot make two contents of the same digest but by a chance of 2^-64.
+    """
+
+    def drawn(place: Array, number: Array) -> Array:
+        return jax.random.key_data(jax.random.fold_in(jax.random.fold_in(key, place), number))
+
+    each = jax.vmap(drawn)(jax.numpy.arange(len(content), dtype=np.uint32), content)
+    total: Array = jax.lax.reduce(each, np.uint32(0), jax.lax.bitwise_xor, (0,))
+    return total
 
 
 @compiled("shape")

@@ -5,15 +5,16 @@ numbers: what is sent is :math:`\phi \min(1, c / |\phi|) + \sigma c\, z`. Receiv
 evaluation are phi as well, and are sent in the same way: with noise of their own in every evaluation.
 
 The dither of few bits is drawn from the run's seed, which everybody knows, so that receivers can take it away. This
-noise is drawn from a secret of the silo's hub, kept in its run folder: a hub that comes back draws the same noise for
-the same round, and no other party can draw it. A simulation makes the secret of every silo out of the seed.
+noise is drawn from a secret of the silo's hub, kept in its run folder, and from the very content that it hides: a hub
+that comes back sends the same bytes for the same phi, and another phi of the same round gets other noise, so that their
+difference shows nothing. No other party can draw it. A simulation makes the secret of every silo out of the seed.
 
 **What is counted.** Another row in a sample's place moves its phi by 2c at most, so that one message is a Gaussian
 mechanism of noise multiplier :math:`\sigma / 2`, and n messages are one of :math:`\sigma / (2 \sqrt n)`: Dong, Roth and
 Su, "Gaussian differential privacy", 2022, corollary 2; its epsilon is that of Balle and Wang, "Improving the Gaussian
 mechanism", 2018, theorem 8. Every message of a sample counts in full: minibatches follow from the seed, which every
-party knows, so that being drawn hides nothing. The number is for a row's phi by *given* blocks; blocks are trained on
-the row as well, and what they say of it is not counted.
+party knows, so that being drawn hides nothing. The number is for a row's phi by *given* blocks and preparation;
+blocks are trained on the row as well, means and scales follow from it, and what they say of it is not counted.
 
 **Floating point.** A sum of a float and continuous noise shows in its last digits which float it was (Mironov 2012). So
 phi and noise are whole multiples of a step, the largest power of two up to :math:`\sigma c / 64` and :math:`c / 256`,
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tdcd.core.choices import NOISE_DELTA
-from tdcd.core.codecs.codec import Layout, Sending, Wire
+from tdcd.core.codecs.codec import Codec, Layout, Sending, Wire
 from tdcd.core.lazy import Array, jax, jnp
 
 MISSING = "dp-accounting, which counts epsilon, is not installed here: pip install 'tdcd[dp]'"
@@ -36,6 +37,9 @@ _DRAWS = 4
 """Normal numbers that are added up."""
 _MOVED = 2 * (1 + 1e-6)
 """How far another row moves phi, in norms c: norms of single precision are off by less."""
+_MOST_DELTA = 1e-3
+_MOST_SIGMA = {"float32": 2**12, "float64": 2**19}
+"""For which sums of steps are exact in that precision, and so say nothing of phi in their last bits."""
 _FIGURES = 6
 """Of a noise that follows from an epsilon, rounded up: other libraries may give another last digit."""
 
@@ -61,8 +65,20 @@ class GaussianNoise:
         """Refuse what neither clips nor hides."""
         if not (0 < self.clip < float("inf") and 0 <= self.sigma < float("inf")):
             raise ValueError(f"clip must be above 0 and sigma at least 0, not {self.clip} and {self.sigma}")
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta must be between 0 and 1, not {self.delta}")
+        if not 0 < self.delta <= _MOST_DELTA:
+            raise ValueError(f"delta must be above 0 and at most {_MOST_DELTA:g}, not {self.delta}")
+
+    def check(self, dtype: str) -> None:
+        """Refuse more noise than whole steps have room for.
+
+        >>> GaussianNoise(clip=1.0, sigma=5000.0).check("float32")
+        Traceback (most recent call last):
+        ValueError: sigma is 5000, and exact sums in float32 have room for 4096: take a larger epsilon or fewer rounds
+        """
+        most = _MOST_SIGMA[dtype]
+        if self.sigma > most:
+            room = f"exact sums in {dtype} have room for {most}"
+            raise ValueError(f"sigma is {self.sigma:g}, and {room}: take a larger epsilon or fewer rounds")
 
     @classmethod
     def of_epsilon(cls, epsilon: float, delta: float, clip: float, messages: int) -> Self:
@@ -97,16 +113,19 @@ class GaussianNoise:
 
     def encode(self, phi: Array, sending: Sending) -> Wire:
         """Clipped rows, and noise of the sender's own."""
+        self.check(str(phi.dtype))
         deviation, width = self.deviation, phi.shape[-1]
+        # What is no number would show through all noise.
+        phi = jnp.where(jnp.isfinite(phi).all(axis=-1, keepdims=True), phi, 0)
         if not deviation:
             return {"phi": _clipped(phi, self.clip)}
         step = 2.0 ** math.floor(math.log2(min(deviation / _IN_DEVIATION, self.clip / _IN_CLIP)))
         # Rounding lengthens a row by half a step per number at most; a single number is never longer than whole steps.
         room = math.ceil(math.sqrt(width) / 2) if width > 1 else 0
-        steps = _clipped(phi, (math.floor(self.clip / step) - room) * step) / step
-        drawn = jax.random.normal(sending.private_key, (_DRAWS, *phi.shape), jnp.float32)
+        steps = jnp.round(_clipped(phi, (math.floor(self.clip / step) - room) * step) / step)
+        drawn = jax.random.normal(sending.private_key(steps), (_DRAWS, *phi.shape), jnp.float32)
         noise = jnp.round(drawn * (deviation / math.sqrt(_DRAWS) / step)).astype(jnp.int32).sum(axis=0)
-        return {"phi": (jnp.round(steps) + noise.astype(phi.dtype)) * step}
+        return {"phi": (steps + noise.astype(phi.dtype)) * step}
 
     def decode(self, sent: Wire, sending: Sending) -> Array:
         """The array that was sent."""
@@ -116,6 +135,11 @@ class GaussianNoise:
     def layout(self, shape: tuple[int, ...], dtype: str) -> Layout:
         """One array."""
         return {"phi": (dtype, shape)}
+
+
+def noise_of(exchange: Codec) -> GaussianNoise | None:
+    """The noise of an exchange, if it is this one; others may mean something else by sigma."""
+    return exchange if isinstance(exchange, GaussianNoise) else None
 
 
 def _clipped(phi: Array, most: float) -> Array:

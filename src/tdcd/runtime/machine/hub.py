@@ -122,7 +122,8 @@ class Hub:
         """
         if job.may_lack_samples != (listed is not None):
             raise ConfigError([LISTED if listed is None else UNLISTED])
-        if job.variant.needs_secret and len(noise_key) != NOISE_BYTES:
+        is_over = isinstance(restored, Shutdown)
+        if job.variant.needs_secret and not is_over and len(noise_key) != NOISE_BYTES:
             raise ValueError(f"{job.hubs[silo]}: what it sends needs a secret of {NOISE_BYTES} bytes")
         self.job, self.name = job, job.hubs[silo]
         self.clients, self.peers = job.clients(silo), job.peers(silo)
@@ -131,6 +132,7 @@ class Hub:
         self._nonce = nonce
         self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call, noise_key, listed)
         self.rounds: Rounds | None = None
+        self.sends_phi = job.variant.knowledge.sends_phi(silo)
         self.shutdown = restored if isinstance(restored, Shutdown) else None
         """The end of the run, when it has come."""
         self._absences = absences

@@ -43,7 +43,6 @@ from tdcd.runtime.storage.keys import (
     forget_answer_key,
     label_key,
     mask_key,
-    noise_key,
 )
 from tdcd.runtime.transport.processes import Activity, Process
 from tdcd.runtime.transport.transport import Transport
@@ -149,8 +148,9 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         folder.note_end = partial(account.end, job, index, folder.nonce)
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
-    # A run that is over makes no more masks, and has no key for them.
-    is_masked = job.config.exchange.protect == "mask" and not isinstance(folder.restored, Shutdown)
+    # A run that is over makes no more masks and no more noise, and has no keys for them.
+    is_running = not isinstance(folder.restored, Shutdown)
+    is_masked = job.config.exchange.protect == "mask" and is_running
     if is_masked and isinstance(folder.restored, HubState) and folder.restored.chain is None:
         raise ValueError(
             f"{folder.path}: this run has masks of an earlier version, which this one does not make: finish it with "
@@ -165,7 +165,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         absences=folder.absences,
         keys=keys_of(job, job.hubs[index], own, mask_key(folder.path)) if is_masked else None,
         first_call=secrets.randbelow(MOST_CALLS // 2),
-        noise_key=noise_key(folder.path) if job.variant.needs_secret else b"",
+        noise_key=folder.noise_key() if job.variant.needs_secret and is_running else b"",
         listed=None if own.samples is None else SampleList.read(Path(own.samples)),
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:

@@ -33,7 +33,8 @@ def facts_of(
         "gradient_norm": None if record is None else record.gradient_norm,
         "ended": None if hub.status is None else end_of(hub),
         "reason": hub.reason,
-        "epsilon": None if record is None else record.epsilon,
+        # Of the silos that send phi; lines are the same at all hubs.
+        "epsilon": record.epsilon if record is not None and hub.sends_phi else None,
         "connected": sorted(endpoint.present),
         "missing": [*hub.missing()],
         "missing_s": dict(waiting),

@@ -1,8 +1,9 @@
 """What a silo's runs have spent of its rows and labels, in a file that its hub keeps from run to run.
 
 A line per event: a run begins, with all that it may spend; it ends, with what it has spent. So a run that never ends
-counts in full. Every line names the digest of the one before: a line that is missing or was changed is found. The file
-is the silo's own, and no other party is sent it.
+counts in full. Every line names the digest of the one before, and a second file next to it has that of the last: a line
+that is missing or was changed is found, unless both files were put back. They are the silo's own, and no other party is
+sent them.
 """
 
 import fcntl
@@ -14,14 +15,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import msgspec
 
 from tdcd.core.codecs.codec import messages_until
 from tdcd.core.words import TextTable, counted
-from tdcd.records.files import NO_LINES, PRIVATE, Mark, plain_lines, sync_folder, write_all
+from tdcd.records.files import NO_LINES, PRIVATE, Mark, parse_json, plain_lines, read_plain, sync_folder, write_all
 from tdcd.runtime.job import Job
+
+if TYPE_CHECKING:
+    from tdcd.core.codecs.noise import GaussianNoise
+
+_RESTORE = "Restore the file: what was spent is in it alone"
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +71,7 @@ class Totals(NamedTuple):
     """Epsilon of a row's phi; None where a run sent phi as it is."""
     delta: float
     labels: float
-    """Epsilon of a label: the sum of all that differ, since the same one draws the same labels."""
+    """Epsilon of a label: the sum of all runs. A hub does not see whether its clients drew the same labels again."""
     plain_labels: int
     """The runs on labels as they are."""
 
@@ -84,7 +90,7 @@ class Totals(NamedTuple):
             from tdcd.core.codecs.noise import GaussianNoise  # noqa: PLC0415 - few hubs have an account
 
             phi = GaussianNoise(1.0, 1 / math.sqrt(precision), delta).epsilon(1)
-        epsilons = {line.label_epsilon for line in latest if line.has_labels and line.label_epsilon is not None}
+        epsilons = [line.label_epsilon for line in latest if line.has_labels and line.label_epsilon is not None]
         plain = sum(line.has_labels and line.label_epsilon is None for line in latest)
         return cls(len(latest), phi, delta, math.fsum(epsilons), plain)
 
@@ -113,12 +119,14 @@ class Account:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         """Take the file, which need not be there."""
         self.path, self._clock = path, clock
+        self._head = path.with_name(f"{path.name}.head")
+        """How many lines there are, and their digest; locked while the file is read and added to."""
 
     def read(self) -> list[Spending]:
         """All lines, checked.
 
         Raises:
-            ValueError: a line is not as it was written.
+            ValueError: a line is missing, or not as it was written.
         """
         return self._read()[0]
 
@@ -128,26 +136,26 @@ class Account:
         Raises:
             ValueError: it would be beyond a limit.
         """
-        with self._locked():
+        with self._locked() as head:
             lines, mark = self._read()
             if any(line.run == run for line in lines):
                 return
             line = self._line(job, silo, run, mark, "begun", job.config.train.rounds)
             if problems := Totals.of([*lines, line]).problems(limits):
                 raise ValueError(f"{self.path}: {'; '.join(problems)}. This run is not begun")
-            self._append(line)
+            self._append(line, mark, head)
 
     def end(self, job: Job, silo: int, run: str, round_index: int) -> None:
         """Count what a run has spent that ended with this round."""
-        with self._locked():
+        with self._locked() as head:
             lines, mark = self._read()
             if not any(line.run == run and line.what == "ended" for line in lines):
-                self._append(self._line(job, silo, run, mark, "ended", round_index))
+                self._append(self._line(job, silo, run, mark, "ended", round_index), mark, head)
 
     def _line(
         self, job: Job, silo: int, run: str, mark: Mark, what: Literal["begun", "ended"], round_index: int
     ) -> Spending:
-        exchange, config = job.variant.exchange, job.config
+        noise, config = _noise_on_phi(job, silo), job.config
         last, every = config.train.rounds, config.evaluate.every
         return Spending(
             before=mark.digest,
@@ -156,49 +164,70 @@ class Account:
             run=run,
             title=config.title,
             to=[hub.removeprefix("hub.") for hub in job.peers(silo)],
-            sigma=getattr(exchange, "sigma", None),
-            delta=getattr(exchange, "delta", None),
+            sigma=None if noise is None else noise.sigma,
+            delta=None if noise is None else noise.delta,
             messages=messages_until(round_index, job.settings, job.timing, every, last),
             has_labels=job.has_labels(silo),
             label_epsilon=config.federation.label_epsilon,
         )
 
     def _read(self) -> tuple[list[Spending], Mark]:
-        lines, mark = list[Spending](), NO_LINES
-        if not self.path.exists():
-            return lines, mark
-        for number, content in plain_lines(self.path):
+        lines, marks = list[Spending](), [NO_LINES]
+        for number, content in plain_lines(self.path) if self.path.exists() else ():
+            mark = marks[-1]
             try:
                 line = msgspec.json.decode(content, type=Spending)
                 if line.before != mark.digest:
                     raise ValueError("it does not follow the line before it")
             except (ValueError, msgspec.DecodeError) as error:
-                raise ValueError(
-                    f"{self.path}, line {number}: {error}. Restore the file: what was spent is in it alone"
-                ) from None
+                raise ValueError(f"{self.path}, line {number}: {error}. {_RESTORE}") from None
             lines.append(line)
-            mark = mark.after(content.decode())
-        return lines, mark
+            marks.append(mark.after(content.decode()))
+        if difference := self._last().difference(marks):
+            raise ValueError(f"{self.path} {difference}. {_RESTORE}")
+        return lines, marks[-1]
 
-    def _append(self, line: Spending) -> None:
+    def _last(self) -> Mark:
+        """What the second file says: a crash may leave it a line behind, and never ahead."""
+        content = read_plain(self._head) if self._head.exists() else b""
+        try:
+            return Mark.read(parse_json(content)) if content else NO_LINES
+        except ValueError as error:
+            raise ValueError(f"{self._head} is damaged: {error}. Restore the file") from None
+
+    def _append(self, line: Spending, mark: Mark, head: int) -> None:
+        content = msgspec.json.encode(line)
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
         try:
-            write_all(file, msgspec.json.encode(line) + b"\n")
+            # A crash, or a full disk, may have left a part of a line.
+            whole = sum(len(line) + 1 for _, line in plain_lines(self.path))
+            os.ftruncate(file, whole)
+            write_all(file, content + b"\n")
             os.fsync(file)
         finally:
             os.close(file)
+        # Of one length but for the number of lines, so that nothing is left of what it was.
+        os.pwrite(head, json.dumps(mark.after(content.decode())).encode(), 0)
+        os.fsync(head)
         sync_folder(self.path.parent)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One process at a time reads and adds."""
+    def _locked(self) -> Iterator[int]:
+        """One process at a time reads and adds; gives the second file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path.with_name(f"{self.path.name}.lock"), os.O_WRONLY | os.O_CREAT, PRIVATE)
+        file = os.open(self._head, os.O_WRONLY | os.O_CREAT, PRIVATE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            yield file
         finally:
             os.close(file)
+
+
+def _noise_on_phi(job: Job, silo: int) -> "GaussianNoise | None":
+    """The noise on what the hub sends of its rows; None where it is not counted, or where slopes have none."""
+    from tdcd.core.codecs.noise import noise_of  # noqa: PLC0415 - as above
+
+    return noise_of(job.variant.exchange) if job.variant.knowledge.sends_phi(silo) else None
 
 
 def account_table(lines: list[Spending]) -> TextTable:

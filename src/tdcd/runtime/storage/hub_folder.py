@@ -15,6 +15,7 @@
     timeline.json            how long it worked and waited, round by round
 """
 
+import hashlib
 import math
 import os
 import secrets
@@ -57,7 +58,7 @@ from tdcd.runtime.storage.hub_restart import (
     state_to_continue,
     way_on,
 )
-from tdcd.runtime.storage.keys import forget_run_keys
+from tdcd.runtime.storage.keys import NOISE_KEY, forget_run_keys, noise_key
 from tdcd.runtime.storage.status import lock, replace_quickly, write_status
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import Preparation, load_label_encoding, save_preparations
@@ -226,6 +227,20 @@ class HubFolder:
     def nonce(self) -> str:
         """Drawn at the first start."""
         return str(self.about["nonce"])
+
+    def noise_key(self) -> bytes:
+        """The secret of the hub's noise, the same as long as the run lasts."""
+        path, known = self.path / NOISE_KEY, self.about.get("noise_key")
+        if known is not None and not path.exists():
+            raise ValueError(f"{path} is missing, and another one draws other noise. {way_on(self.path)}")
+        key = noise_key(self.path)
+        digest = hashlib.blake2b(key, digest_size=16, person=b"tdcd noise key").hexdigest()
+        if known is None:
+            self.about["noise_key"] = digest
+            self._write_about()
+        elif digest != known:
+            raise ValueError(f"{path} is not the key that this run began with. {way_on(self.path)}")
+        return key
 
     @property
     def is_over(self) -> bool:
