@@ -113,7 +113,9 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
             "propose", federation.shared, "--purpose", "test", "--party", federation.own(BANK), cwd=tmp_path
         ).stdout
         name = said.split()[-1]
-        wait_until(lambda: job_of(federation, BUREAU, name) is not None, *services.values())
+        wait_until(
+            lambda: all(job_of(federation, party, name) is not None for party in federation.parties), *services.values()
+        )
         shown = tdcd("show", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).stdout
         assert "columns:            bureau: features score, loans; id id; label bought\nlevels:" in shown
         assert tdcd("approve", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).exit_code == 0
