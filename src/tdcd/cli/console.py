@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tdcd.compare.comparison import Comparison
     from tdcd.config import Config
     from tdcd.federation.silos import SiloIds
-    from tdcd.planning import Forecast, MeasuredBound, NoisePlan, Ranking, Recommendation
+    from tdcd.planning import Forecast, MeasuredBound, NoisePlan, Ranking, Recommendation, ScaledBound
     from tdcd.theory import EstimateProgress
     from tdcd.training.sweep.runner import SweepProgress
     from tdcd.training.train import Progress, Result
@@ -284,6 +284,17 @@ def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
     console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_scaled_bound(console: Console, result: "ScaledBound", page: Path | None) -> None:
+    """What theory says of scaled steps on this data, and where the page is."""
+    from tdcd.planning.tables import scaled_figures
+
+    console.print(_table(scaled_figures(result)), "")
+    console.print(result.verdict, style="bold green" if result.bound else "bold yellow", highlight=False)
+    console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
+    if page is not None:
+        console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
 def show_audit(console: Console, audit: "Audit", page: Path) -> None:

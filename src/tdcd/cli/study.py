@@ -94,7 +94,12 @@ def plan(
 
 
 def bound(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a finished run; or a configuration with automatic steps.", metavar="RUN|CONFIG"
+        ),
+    ],
     seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
     allow_code: AllowCode = False,
     devices: OnDevices = None,
@@ -103,15 +108,26 @@ def bound(
 
     The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
     Writes RUN/bound.html, one self-contained page with both over the iterations.
+
+    With step_size = "auto" and linear blocks, what theory says of scaled steps on this data: L and L_max in scaled
+    units, safe steps, and the promise for a step of one length. For that a configuration is enough.
     """
-    from tdcd.cli.console import EstimateDisplay, show_bound
-    from tdcd.pages.bound import write_page
-    from tdcd.planning import measure_bound
+    from tdcd.cli.console import EstimateDisplay, show_bound, show_scaled_bound
+    from tdcd.pages.bound import write_page, write_scaled_page
+    from tdcd.planning import measure_bound, scaled_bound
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
+        config = _configuration(source, [], allow_code=allow_code) if source.exists() else None
+        if config is not None and (source.is_file() or config.train.is_automatic):
+            where = source if source.is_file() else source / "config.toml"
+            scaled = scaled_bound(
+                config, str(where), devices=chosen_devices(devices), seconds=seconds, observe=display.observe
+            )
+            show_scaled_bound(screen, scaled, write_scaled_page(scaled, source) if source.is_dir() else None)
+            return
         result = measure_bound(
-            folder,
+            source,
             allow_code=allow_code,
             devices=chosen_devices(devices),
             seconds=seconds,

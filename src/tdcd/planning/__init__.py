@@ -7,6 +7,7 @@ from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import CANDIDATES, Recommendation, recommend_local_steps
 from tdcd.planning.measured_bound import MeasuredBound, measure_bound
 from tdcd.planning.noise import NoisePlan, plan_noise
+from tdcd.planning.scaled_steps import ScaledBound, scaled_bound
 from tdcd.planning.variants import Ranking, RunPlan, plan_run, rank_variants
 
 __all__ = [
@@ -18,10 +19,12 @@ __all__ = [
     "Ranking",
     "Recommendation",
     "RunPlan",
+    "ScaledBound",
     "measure_bound",
     "more_samples",
     "plan_noise",
     "plan_run",
     "rank_variants",
     "recommend_local_steps",
+    "scaled_bound",
 ]

@@ -7,6 +7,7 @@ from tdcd.core.words import TextTable, bytes_in_words, counted, duration, figure
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
 from tdcd.planning.measured_bound import MeasuredBound
+from tdcd.planning.scaled_steps import ScaledBound
 from tdcd.planning.variants import AS_IT_IS, WORTH, Ranked, Ranking, worthwhile
 from tdcd.theory import Constants, Noise
 from tdcd.theory.reused import TERMS
@@ -88,6 +89,27 @@ def terms(result: MeasuredBound) -> TextTable:
         rows.append(["bound, sigma at the ends of its interval", f"{low} to {high}", ""])
     head = ["average squared gradient norm", f"T = {result.iterations:,}", "of the bound"]
     return TextTable(head, [*rows, ["measured", figure(result.average), ""]])
+
+
+def scaled_figures(result: ScaledBound) -> TextTable:
+    """What is known of scaled steps, and what follows."""
+    known, late = result.constants, timing_in_words(result.timing)
+    per_silo = ", ".join(figure(value) for value in known.per_silo)
+    count = result.num_silos
+    stable = f"for this L, with momentum {result.update.momentum:g}"
+    return TextTable(
+        ["in scaled units", "value", "from"],
+        [
+            ["L", figure(known.L), f"{known.kind}; at most N = {count}, 1 without overlap"],
+            ["L_j, silo by silo", per_silo, f"{known.kind}; the largest is L_max"],
+            ["mu", figure(result.convexity), "the least curvature"],
+            ["L(start) - L_inf", figure(result.gap), "an upper bound"],
+            ["sigma", figure(result.sigma), "of minibatches" if result.sigma else "every sample is in every step"],
+            ["first step", figure(result.first_step), "1 / N" if not late else f"1 / (N (D + 1)), {', '.join(late)}"],
+            *([["stable below", figure(result.allowed_step), stable]] if not late else []),
+            ["Theorem 1 admits", rounded_down(result.step_size), "a fixed step, without momentum"],
+        ],
+    )
 
 
 def draws_in_words(noise: Noise) -> str:
