@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tdcd.compare.comparison import Comparison
     from tdcd.config import Config
     from tdcd.federation.silos import SiloIds
-    from tdcd.planning import Forecast, MeasuredBound, NoisePlan, Ranking, Recommendation, ScaledBound
+    from tdcd.planning import AutomaticRun, Forecast, MeasuredBound, NoisePlan, Ranking, Recommendation, ScaledBound
     from tdcd.theory import EstimateProgress
     from tdcd.training.sweep.runner import SweepProgress
     from tdcd.training.train import Progress, Result
@@ -243,6 +243,19 @@ def show_recommendation(console: Console, recommendation: "Recommendation") -> N
 def _warn(console: Console, forecast: "Forecast") -> None:
     if forecast.warning:
         console.print(forecast.warning, style="bold yellow", highlight=False)
+
+
+def show_automatic_run(console: Console, automatic: "AutomaticRun", network: str) -> None:
+    """What the automatic run takes on every network, and whether to leave its steps automatic on the one named."""
+    from tdcd.planning.tables import over_networks
+
+    content = over_networks(automatic)
+    chosen = [row[0] for row in content.rows].index(network)
+    console.print("", _table(content, chosen), "", sep="\n")
+    console.print(
+        automatic.verdict(network), style="bold green" if automatic.reached else "bold yellow", highlight=False
+    )
+    console.print(f"- {automatic.source}", highlight=False)
 
 
 def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None:

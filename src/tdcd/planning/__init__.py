@@ -2,6 +2,7 @@
 next to what was measured.
 """
 
+from tdcd.planning.automatic_run import AutomaticRun, forecast_automatic_run
 from tdcd.planning.common_samples import MoreSamples, more_samples
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import CANDIDATES, Recommendation, recommend_local_steps
@@ -12,6 +13,7 @@ from tdcd.planning.variants import Ranking, RunPlan, plan_run, rank_variants
 
 __all__ = [
     "CANDIDATES",
+    "AutomaticRun",
     "Forecast",
     "MeasuredBound",
     "MoreSamples",
@@ -20,6 +22,7 @@ __all__ = [
     "Recommendation",
     "RunPlan",
     "ScaledBound",
+    "forecast_automatic_run",
     "measure_bound",
     "more_samples",
     "plan_noise",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tdcd.config import Config
 from tdcd.core.words import TextTable, bytes_in_words, counted, duration, figure, milliseconds, rounded_down
+from tdcd.planning.automatic_run import AutomaticRun
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
 from tdcd.planning.measured_bound import MeasuredBound
@@ -45,6 +46,22 @@ def _sent(forecast: Forecast) -> list[str]:
     counts = [traffic.client_to_hub, traffic.hub_to_client, traffic.hub_to_hub, traffic.total]
     more = "> " if forecast.rounds is None else ""
     return [str(forecast.local_steps), *(more + bytes_in_words(count) for count in counts)]
+
+
+def over_networks(automatic: AutomaticRun) -> TextTable:
+    """One row per network: what the automatic run takes to the target and to its end, and the fastest plain steps."""
+    head = ["step_size = 'auto'", "rounds", "sent in all", "predicted time", "to its end", "fastest plain Q"]
+    return TextTable(head, [_network_row(name, automatic) for name in automatic.predictions])
+
+
+def _network_row(name: str, automatic: AutomaticRun) -> list[str]:
+    reached, last, plain = automatic.reached, automatic.last, automatic.plain.get(name)
+    more = "> " if reached is None else ""
+    line = reached or last
+    costs = [f"{line.round:,}", bytes_in_words(line.bytes.total), duration(automatic.seconds(name, line))]
+    end = duration(automatic.seconds(name, last)) if automatic.is_over else "–"
+    fastest = "–" if plain is None else f"Q = {plain.local_steps}, {duration(plain.seconds)}"
+    return [name, *(more + cost for cost in costs), end, fastest]
 
 
 def over_variants(ranking: Ranking) -> tuple[TextTable, int]:
