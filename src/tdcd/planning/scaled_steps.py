@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import ceil, isfinite, lcm, log, log1p
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from tdcd.config.members import is_scalable, variant_of
 from tdcd.config.resolve import Plan, plan
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.scaled import MOST_ROWS, WIDEST, Scaled, damping_of
-from tdcd.core.family.steered import Steered
 from tdcd.core.objective import Objective, Tree
 from tdcd.federation.silos import Federation, Silo
 from tdcd.planning.facts import covered_timing, refuse_steered, refuse_uncovered, refuse_without_curvature
@@ -26,6 +26,7 @@ from tdcd.theory import (
     sigmas,
 )
 from tdcd.theory.full_objective import Matrix
+from tdcd.theory.noise import counts_bits
 from tdcd.theory.progress import EstimateObserver, silent
 from tdcd.theory.scaled import (
     StepScaling,
@@ -80,10 +81,9 @@ class ScaledBound:
     @property
     def update(self) -> Scaled:
         """The steps that the run takes."""
-        hub_update = self.planned.variant.hub_update
-        assert isinstance(hub_update, Steered)
-        assert isinstance(hub_update.update, Scaled)
-        return hub_update.update
+        steered: Any = self.planned.variant.hub_update
+        scaled: Scaled = steered.update
+        return scaled
 
     @property
     def first_step(self) -> float:
@@ -201,7 +201,7 @@ def _curvature_of(silo: Silo, objective: Objective) -> Matrix:
 
 
 def _refuse_noise_and_wide_silos(planned: Plan, where: str) -> None:
-    if planned.variant.is_private:
+    if planned.config.exchange.epsilon is not None:
         raise ConfigError(["exchange.epsilon: Theorem 1 knows no noise on phi; leave it out"], where)
     for silo in planned.federation.silos:
         columns = int(np.prod(silo.feature_shape))
@@ -219,8 +219,7 @@ def _noise(
     planned: Plan, scaling: StepScaling, start: list[Tree], seconds: float, observe: EstimateObserver
 ) -> tuple[float, list[str]]:
     """Sigma in the scaled norm, and what to know of it."""
-    variant = planned.variant
-    if planned.settings.minibatches == "full" and not any(variant.few_bits):
+    if planned.settings.minibatches == "full" and not counts_bits(planned.variant, planned.blocks):
         # The clients' mean is the gradient itself, and they take one step.
         return 0.0, []
     noise = sigmas(
@@ -229,7 +228,7 @@ def _noise(
         planned.objective,
         replace(planned.settings, local_steps=1),
         [scaling.model(start)],
-        variant=variant,
+        variant=planned.variant,
         seconds=seconds,
         observe=observe,
     )

@@ -21,7 +21,7 @@ from tdcd.theory.smoothness import NARROW, Constants
 from tdcd.theory.stability import RoundMap
 
 ROUNDING = 1e-12
-"""An eigenvalue that is so much smaller than the largest is not told from 0."""
+"""An eigenvalue that is so much smaller than the largest is taken for 0."""
 
 
 @dataclass(frozen=True, eq=False)
