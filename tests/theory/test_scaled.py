@@ -1,5 +1,6 @@
 """Steps scaled by each silo's own curvature are plain steps in other variables, and Theorem 1 holds there."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,14 @@ from tdcd.core.family.scaled import Scaled
 from tdcd.core.schedule import batch_ids
 from tdcd.theory import Constants, RoundMap, bound, initial_gap, max_step_size, sigmas
 from tdcd.theory.full_objective import FullObjective
-from tdcd.theory.scaled import StepScaling, largest_with_momentum, own_curvature, scaled_constants, scaled_map
+from tdcd.theory.scaled import (
+    StepScaling,
+    largest_with_momentum,
+    own_curvature,
+    scaled_constants,
+    scaled_map,
+    strong_convexity,
+)
 
 EPS = 0.01
 
@@ -128,6 +136,40 @@ def test_the_bound_holds_in_every_run(seed, num_silos, num_clients, local_steps,
         gap=problem.gap,
     )
     assert np.mean(measured) <= limit.total
+
+
+@given(seed=st.integers(0, 2**31), num_silos=st.integers(1, 4), loss=st.sampled_from(["squared", "logistic"]))
+@settings(max_examples=40)
+def test_fixed_scaled_steps_leave_no_more_of_the_distance_than_promised(seed, num_silos, loss):
+    problem = replace(Ridge.replicated(seed, num_silos, 1, num_rows=7), l2=0.05)
+    objective, federation = Objective(loss, l2=problem.l2), problem.federation()
+    scales, scaling = scaled(problem, objective)
+    known, convexity = (f(federation, scaling, objective) for f in (scaled_constants, strong_convexity))
+    assert convexity <= known.L
+    # The regulariser alone curves by this much.
+    assert convexity >= min(problem.l2 / np.linalg.norm(scale, 2) for scale in scales) * (1 - 1e-9)
+    if loss != "squared":
+        return
+    inverse, hessian = np.linalg.inv(_block_diagonal(scales)), problem.hessian
+    # From any distance to the least loss.
+    error = np.concatenate(problem.start)
+    for _ in range(5):
+        before = error @ hessian @ error
+        error = error - inverse @ hessian @ error / known.L
+        assert error @ hessian @ error <= (1 - convexity / known.L) * before + 1e-15
+
+
+def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
+    edges, whole = np.cumsum([0, *map(len, blocks)]), np.zeros((sum(map(len, blocks)),) * 2)
+    for block, (begin, end) in zip(blocks, pairwise(edges), strict=True):
+        whole[begin:end, begin:end] = block
+    return whole
+
+
+def test_a_flat_direction_curves_by_nothing():
+    problem = Ridge([np.ones((4, 1))] * 2, np.zeros(4), [[np.arange(4)]] * 2, 0.0, [np.ones(1)] * 2)
+    scaling = StepScaling.of([own_curvature(silo, 1.0, 1e-3) for silo in problem.federation().silos])
+    assert strong_convexity(problem.federation(), scaling, Objective()) == 0.0
 
 
 def test_the_objective_in_the_new_variables():

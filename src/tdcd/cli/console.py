@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tdcd.compare.comparison import Comparison
     from tdcd.config import Config
     from tdcd.federation.silos import SiloIds
-    from tdcd.planning import Forecast, MeasuredBound, NoisePlan, Ranking, Recommendation
+    from tdcd.planning import AutomaticRun, Forecast, MeasuredBound, NoisePlan, Ranking, Recommendation, ScaledBound
     from tdcd.theory import EstimateProgress
     from tdcd.training.sweep.runner import SweepProgress
     from tdcd.training.train import Progress, Result
@@ -245,6 +245,19 @@ def _warn(console: Console, forecast: "Forecast") -> None:
         console.print(forecast.warning, style="bold yellow", highlight=False)
 
 
+def show_automatic_run(console: Console, automatic: "AutomaticRun", network: str) -> None:
+    """What the automatic run takes on every network, and whether to leave its steps automatic on the one named."""
+    from tdcd.planning.tables import over_networks
+
+    content = over_networks(automatic)
+    chosen = [row[0] for row in content.rows].index(network)
+    console.print("", _table(content, chosen), "", sep="\n")
+    console.print(
+        automatic.verdict(network), style="bold green" if automatic.reached else "bold yellow", highlight=False
+    )
+    console.print(f"- {automatic.source}", highlight=False)
+
+
 def show_ranking(console: Console, ranking: "Ranking", config: "Config") -> None:
     """The table over overlap, periods and bits, what to make of it, and the lines to write into the configuration."""
     from tdcd.planning.tables import advice, configuration_lines, over_variants
@@ -284,6 +297,17 @@ def show_bound(console: Console, result: "MeasuredBound", page: Path) -> None:
     console.print(result.verdict, style="bold green" if result.holds else "bold red", highlight=False)
     console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
     console.print(f"Page: {page}", soft_wrap=True, highlight=False)
+
+
+def show_scaled_bound(console: Console, result: "ScaledBound", page: Path | None) -> None:
+    """What theory says of scaled steps on this data, and where the page is."""
+    from tdcd.planning.tables import scaled_figures
+
+    console.print(_table(scaled_figures(result)), "")
+    console.print(result.verdict, style="bold green" if result.bound else "bold yellow", highlight=False)
+    console.print(*(f"- {caveat}" for caveat in result.caveats), sep="\n", highlight=False)
+    if page is not None:
+        console.print(f"Page: {page}", soft_wrap=True, highlight=False)
 
 
 def show_audit(console: Console, audit: "Audit", page: Path) -> None:

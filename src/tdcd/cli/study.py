@@ -46,16 +46,24 @@ def plan(
 
     A table over Q has safe step sizes, rounds, bytes and predicted time; a second one has overlap, periods and bits for
     the best Q. Rounds are counted in short pilot runs with the configuration's step size, or with the safe one where
-    that diverges; what Theorem 1 promises stands next to it. Where silos' tables differ in their ids (data.align), also
-    what another 10 % of common samples would buy, by trainings on fewer of them. Where silos lack samples
+    that diverges; what Theorem 1 promises stands next to it. With automatic steps the run itself is carried out, too,
+    and what it takes on every network stands next to plain steps. Where silos' tables differ in their ids (data.align),
+    also what another 10 % of common samples would buy, by trainings on fewer of them. Where silos lack samples
     (data.samples = "all") it gives only that, for the rows that two silos have. With --epsilon only the noise on phi is
     planned, by trainings with it. Nothing is written.
     """
-    from tdcd.cli.console import EstimateDisplay, show_noise, show_ranking, show_recommendation
+    from tdcd.cli.console import (
+        EstimateDisplay,
+        show_automatic_run,
+        show_noise,
+        show_ranking,
+        show_recommendation,
+    )
     from tdcd.compare import network_of
     from tdcd.config.resolve import plan as plan_config
     from tdcd.core.network import preset
     from tdcd.planning import more_samples, plan_noise, plan_run
+    from tdcd.planning.automatic_run import network_name
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
@@ -87,6 +95,8 @@ def plan(
         )
         gained = more_samples(planned, seconds=kept, observe=display.observe) if lost else ""
     show_recommendation(screen, advice.local_steps)
+    if advice.automatic is not None:
+        show_automatic_run(screen, advice.automatic, network_name(links))
     if advice.variants is not None:
         show_ranking(screen, advice.variants, checked)
     if gained:
@@ -94,7 +104,12 @@ def plan(
 
 
 def bound(
-    folder: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a finished run; or a configuration with automatic steps.", metavar="RUN|CONFIG"
+        ),
+    ],
     seconds: Annotated[float, typer.Option(help="Stop measuring after about this long.")] = 60.0,
     allow_code: AllowCode = False,
     devices: OnDevices = None,
@@ -103,15 +118,26 @@ def bound(
 
     The run is repeated from its settings, and the gradient of the whole objective measured at the starts of rounds.
     Writes RUN/bound.html, one self-contained page with both over the iterations.
+
+    With step_size = "auto" and linear blocks, what theory says of scaled steps on this data: L and L_max in scaled
+    units, safe steps, and the promise for a step of one length. For that a configuration is enough.
     """
-    from tdcd.cli.console import EstimateDisplay, show_bound
-    from tdcd.pages.bound import write_page
-    from tdcd.planning import measure_bound
+    from tdcd.cli.console import EstimateDisplay, show_bound, show_scaled_bound
+    from tdcd.pages.bound import write_page, write_scaled_page
+    from tdcd.planning import measure_bound, scaled_bound
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
+        config = _configuration(source, [], allow_code=allow_code) if source.exists() else None
+        if config is not None and (source.is_file() or config.train.is_automatic):
+            where = source if source.is_file() else source / "config.toml"
+            scaled = scaled_bound(
+                config, str(where), devices=chosen_devices(devices), seconds=seconds, observe=display.observe
+            )
+            show_scaled_bound(screen, scaled, write_scaled_page(scaled, source) if source.is_dir() else None)
+            return
         result = measure_bound(
-            folder,
+            source,
             allow_code=allow_code,
             devices=chosen_devices(devices),
             seconds=seconds,

@@ -7,7 +7,9 @@ from tdcd.core.words import counted, figure, rounded_down
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import Curve, line_figure
 from tdcd.planning.measured_bound import REMEDIES, MeasuredBound
-from tdcd.planning.tables import bound_constants, terms
+from tdcd.planning.scaled_steps import ScaledBound
+from tdcd.planning.tables import bound_constants, scaled_figures, terms
+from tdcd.records.run_folder import RecordedRun
 from tdcd.theory import bound_figure
 
 READING = [
@@ -57,6 +59,39 @@ def write_page(result: MeasuredBound) -> Path:
         html.section("How to read this", html.definitions(READING)),
     )
     path = result.run.path / "bound.html"
+    path.write_text(page, encoding="utf-8", newline="\n")
+    return path
+
+
+def write_scaled_page(result: ScaledBound, folder: Path) -> Path:
+    """Write ``bound.html`` into the folder of a run whose steps are scaled and steered.
+
+    Returns:
+        The page's path.
+    """
+    run = RecordedRun.read(folder)
+    page = html.page(
+        f"{run.name} · tdcd bound",
+        html.header(
+            "tdcd bound",
+            run.name,
+            [
+                *run.data,
+                counted(len(run.federation.silos), "silo"),
+                counted(run.federation.num_clients, "client"),
+                "automatic steps",
+            ],
+            badge="synthetic data" if "synthetic" in run.federation.name.lower() else "",
+        ),
+        html.notice(result.verdict, "note"),
+        html.section("Scaled steps on this data", html.table(*scaled_figures(result), numbers=False)),
+        *(
+            [html.section("What to know of these figures", *map(html.paragraph, result.caveats))]
+            if result.caveats
+            else []
+        ),
+    )
+    path = folder / "bound.html"
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
 

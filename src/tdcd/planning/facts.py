@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from tdcd.blocks.linear import Linear
 from tdcd.config import Config, ConfigError
 from tdcd.config.checks import weight_keys
-from tdcd.config.members import is_scalable
+from tdcd.config.losses import chosen_loss
 from tdcd.config.resolve import Plan
 from tdcd.config.schema import TrainSection
-from tdcd.core.family.automatic import FIRST_STEP
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.losses import no_curvature
 from tdcd.core.objective import Tree
@@ -67,6 +66,17 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     raise ConfigError([f"{named}: Theorem 1 {reason}; leave it out"], where)
 
 
+def refuse_without_curvature(config: Config, where: str) -> None:
+    """Refuse a loss whose curvature has no bound.
+
+    Args:
+        where: the configuration's file.
+    """
+    chosen = chosen_loss(config.model)
+    if chosen is not None and (problem := no_curvature(chosen)):
+        raise ConfigError([f"model.loss = {config.model.loss!r}: {problem}"], where)
+
+
 def refuse_steered(config: Config, where: str) -> None:
     """Refuse steps that the loss steers: Theorem 1 is about steps of one length.
 
@@ -75,15 +85,8 @@ def refuse_steered(config: Config, where: str) -> None:
     """
     if not config.train.is_automatic:
         return
-    late = config.num_silos * (1 + config.train.overlap)
-    start = f", from {FIRST_STEP / late:.4g} times the scaled gradient on" if is_scalable(config) else ""
-    raise ConfigError(
-        [
-            "train.step_size = 'auto': Theorem 1 is about plain steps of one length; these have momentum, and the loss "
-            f"steers them{start}. Give it a number, such as a safe one that tdcd plan prints"
-        ],
-        where,
-    )
+    reason = "Theorem 1 is about plain steps of one length; these have momentum, and the loss steers them. Give it a"
+    raise ConfigError([f"train.step_size = 'auto': {reason} number, such as a safe one that tdcd plan prints"], where)
 
 
 def plain_steps(planned: Plan) -> Plan:

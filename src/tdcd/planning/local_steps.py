@@ -187,9 +187,9 @@ def _notes(planned: Plan, facts: ProblemFacts, forecasts: Sequence[Forecast], un
     diverged = ", ".join(str(forecast.local_steps) for forecast in forecasts if forecast.diverged)
     if planned.config.train.is_automatic:
         notes.append(
-            "step_size = 'auto': this plan is about plain local steps on minibatches of "
-            f"{planned.settings.batch_size}, each Q with its safe step size. The steps of 'auto' are steered while "
-            "training runs, and no theorem covers them."
+            "step_size = 'auto': this table is about plain local steps on minibatches of "
+            f"{planned.settings.batch_size}, each Q with its safe step size. What the automatic run itself takes "
+            "is forecast by carrying it out."
         )
     elif diverged:
         notes.append(

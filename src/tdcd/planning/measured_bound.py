@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tdcd.config import ConfigError, check_config
-from tdcd.config.losses import chosen_loss
+from tdcd.config import check_config
 from tdcd.config.members import variant_of
 from tdcd.config.resolve import Plan, plan
 from tdcd.config.user_code import refuse_code, resume_command
 from tdcd.core.family.overlap import Overlap
-from tdcd.core.losses import no_curvature
 from tdcd.planning.facts import (
     Reused,
     covered_timing,
@@ -20,6 +18,7 @@ from tdcd.planning.facts import (
     patience_caveats,
     refuse_steered,
     refuse_uncovered,
+    refuse_without_curvature,
     reused_facts,
     reused_problem,
     reuses,
@@ -291,9 +290,7 @@ def _again(folder: Path, devices: int | None, *, allow_code: bool) -> tuple[Reco
     config = check_config(run.config, where)
     if not allow_code:
         refuse_code(run.config, where)
-    chosen = chosen_loss(config.model)
-    if chosen is not None and (problem := no_curvature(chosen)):
-        raise ConfigError([f"model.loss = {config.model.loss!r}: {problem}"], where)
+    refuse_without_curvature(config, where)
     refuse_steered(config, where)
     refuse_uncovered(config, variant_of(config), where)
     more = resume_command(folder, run.config)

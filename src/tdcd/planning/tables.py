@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from tdcd.config import Config
 from tdcd.core.words import TextTable, bytes_in_words, counted, duration, figure, milliseconds, rounded_down
+from tdcd.planning.automatic_run import AutomaticRun
 from tdcd.planning.forecast import Forecast
 from tdcd.planning.local_steps import Recommendation
 from tdcd.planning.measured_bound import MeasuredBound
+from tdcd.planning.scaled_steps import ScaledBound
 from tdcd.planning.variants import AS_IT_IS, WORTH, Ranked, Ranking, worthwhile
 from tdcd.theory import Constants, Noise
 from tdcd.theory.reused import TERMS
@@ -44,6 +46,22 @@ def _sent(forecast: Forecast) -> list[str]:
     counts = [traffic.client_to_hub, traffic.hub_to_client, traffic.hub_to_hub, traffic.total]
     more = "> " if forecast.rounds is None else ""
     return [str(forecast.local_steps), *(more + bytes_in_words(count) for count in counts)]
+
+
+def over_networks(automatic: AutomaticRun) -> TextTable:
+    """One row per network: what the automatic run takes to the target and to its end, and the fastest plain steps."""
+    head = ["step_size = 'auto'", "rounds", "sent in all", "predicted time", "to its end", "fastest plain Q"]
+    return TextTable(head, [_network_row(name, automatic) for name in automatic.predictions])
+
+
+def _network_row(name: str, automatic: AutomaticRun) -> list[str]:
+    reached, last, plain = automatic.reached, automatic.last, automatic.plain.get(name)
+    more = "> " if reached is None else ""
+    line = reached or last
+    costs = [f"{line.round:,}", bytes_in_words(line.bytes.total), duration(automatic.seconds(name, line))]
+    end = duration(automatic.seconds(name, last)) if automatic.is_over else "–"
+    fastest = "–" if plain is None else f"Q = {plain.local_steps}, {duration(plain.seconds)}"
+    return [name, *(more + cost for cost in costs), end, fastest]
 
 
 def over_variants(ranking: Ranking) -> tuple[TextTable, int]:
@@ -88,6 +106,27 @@ def terms(result: MeasuredBound) -> TextTable:
         rows.append(["bound, sigma at the ends of its interval", f"{low} to {high}", ""])
     head = ["average squared gradient norm", f"T = {result.iterations:,}", "of the bound"]
     return TextTable(head, [*rows, ["measured", figure(result.average), ""]])
+
+
+def scaled_figures(result: ScaledBound) -> TextTable:
+    """What is known of scaled steps, and what follows."""
+    known, late = result.constants, timing_in_words(result.timing)
+    per_silo = ", ".join(figure(value) for value in known.per_silo)
+    count = result.num_silos
+    stable = f"for this L, with momentum {result.update.momentum:g}"
+    return TextTable(
+        ["in scaled units", "value", "from"],
+        [
+            ["L", figure(known.L), f"{known.kind}; at most N = {count}, 1 without overlap"],
+            ["L_j, silo by silo", per_silo, f"{known.kind}; the largest is L_max"],
+            ["mu", figure(result.convexity), "the least curvature"],
+            ["L(start) - L_inf", figure(result.gap), "an upper bound"],
+            ["sigma", figure(result.sigma), "of minibatches" if result.sigma else "every sample is in every step"],
+            ["first step", figure(result.first_step), "1 / N" if not late else f"1 / (N (D + 1)), {', '.join(late)}"],
+            *([["stable below", figure(result.allowed_step), stable]] if not late else []),
+            ["Theorem 1 admits", rounded_down(result.step_size), "a fixed step, without momentum"],
+        ],
+    )
 
 
 def draws_in_words(noise: Noise) -> str:

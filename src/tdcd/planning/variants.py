@@ -11,6 +11,7 @@ from tdcd.core.codecs.codec import Identity
 from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.network import Network
+from tdcd.planning.automatic_run import AutomaticRun, forecast_automatic_run
 from tdcd.planning.facts import plain_steps
 from tdcd.planning.forecast import Cost, Forecast, round_costs
 from tdcd.planning.local_steps import Recommendation, recommend_local_steps
@@ -244,8 +245,8 @@ def _fastest(ranked: Sequence[Ranked], own: Ranked) -> Ranked:
     return next(each for each in ranked if each.seconds is not None and each.seconds <= (1 + WORTH) * min(times))
 
 
-FOR_VARIANTS = 0.25
-"""The part of the time limit that is kept for pilot runs of variants."""
+FOR_VARIANTS, FOR_AUTOMATIC = 0.25, 0.25
+"""The parts of the time limit that are kept for pilot runs of variants, and for the run with automatic steps."""
 
 
 class RunPlan(NamedTuple):
@@ -254,12 +255,15 @@ class RunPlan(NamedTuple):
     local_steps: Recommendation
     variants: Ranking | None
     """None if no number of local steps is recommended."""
+    automatic: AutomaticRun | None = None
+    """The run itself, where its steps are automatic."""
 
 
 def plan_run(
     planned: Plan,
     network: Network,
     *,
+    step_seconds: float | None = None,
     slower: Mapping[str, float] | None = None,
     seconds: float = 60.0,
     observe: EstimateObserver = silent,
@@ -267,17 +271,38 @@ def plan_run(
 ) -> RunPlan:
     """Recommend a number of local steps, and then overlap, periods and bits for it.
 
+    With automatic steps the run itself is forecast, too, next to these plain ones.
+
     Args:
+        step_seconds: what a client takes for a local step; measured by default.
         slower: how many times longer the clients of a silo compute, by its name.
         seconds: a time limit for all.
         options: of :func:`.recommend_local_steps`.
     """
     began = time.monotonic()
     kept = FOR_VARIANTS * seconds
+    for_automatic = FOR_AUTOMATIC * seconds if planned.config.train.is_automatic else 0.0
     recommendation = recommend_local_steps(
-        planned, network, slower=slower, seconds=seconds - kept, observe=observe, **options
+        planned,
+        network,
+        step_seconds=step_seconds,
+        slower=slower,
+        seconds=seconds - kept - for_automatic,
+        observe=observe,
+        **options,
     )
+    automatic = None
+    if for_automatic:
+        automatic = forecast_automatic_run(
+            planned,
+            recommendation,
+            step_seconds=step_seconds,
+            slower=slower,
+            seconds=for_automatic,
+            observe=observe,
+        )
     if recommendation.recommended is None:
-        return RunPlan(recommendation, None)
+        return RunPlan(recommendation, None, automatic)
     left = max(kept, seconds - (time.monotonic() - began))
-    return RunPlan(recommendation, rank_variants(planned, recommendation, slower=slower, seconds=left, observe=observe))
+    ranking = rank_variants(planned, recommendation, slower=slower, seconds=left, observe=observe)
+    return RunPlan(recommendation, ranking, automatic)

@@ -20,6 +20,9 @@ from tdcd.theory.full_objective import ROWS_AT_ONCE, Matrix, Vector, flat_rows
 from tdcd.theory.smoothness import NARROW, Constants
 from tdcd.theory.stability import RoundMap
 
+ROUNDING = 1e-12
+"""An eigenvalue that is so much smaller than the largest is taken for 0."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepScaling:
@@ -119,6 +122,20 @@ def scaled_constants(federation: Federation, scaling: StepScaling, objective: Ob
     per_silo = tuple(min(exact.L, sqrt(exact.L * each)) for each in own)
     note = f"after scaling; the {objective.kind.name} loss curves by {objective.curvature:g} at most"
     return Constants(exact.L, per_silo, "upper bound", note)
+
+
+def strong_convexity(federation: Federation, scaling: StepScaling, objective: Objective) -> float:
+    r"""How much the objective of linear blocks curves at least, in the new variables; 0 where it may be flat.
+
+    The regulariser alone curves by :math:`\lambda / \|A_j\|`. Of the squared loss it is the least eigenvalue of the
+    Hessian, up to 1,024 columns.
+    """
+    least = min(objective.l2 / float(np.linalg.norm(np.linalg.inv(root), 2)) ** 2 for root in scaling.inverse_roots)
+    if objective.kind.is_quadratic and sum(map(len, scaling.inverse_roots)) <= NARROW:
+        values = np.linalg.eigvalsh(scaled_map(federation, scaling, objective).hessian)
+        # Below this, a flat direction is rounding's.
+        least = max(least, float(values[0])) if values[0] > ROUNDING * values[-1] else least
+    return least
 
 
 def largest_with_momentum(curvature: float, momentum: float) -> float:

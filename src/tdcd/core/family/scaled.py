@@ -119,12 +119,17 @@ def products_shape(num_features: int) -> tuple[int, ...]:
     return (num_features,) if num_features > WIDEST else (num_features, num_features)
 
 
+def damping_of(diagonal: NDArray[Any], l2: float) -> float:
+    r""":math:`\lambda + \epsilon`, from the diagonal of :math:`c H_j`."""
+    # Columns without any spread have no curvature: without l2 either, they stay where they are.
+    return l2 + max(DAMPING * float(diagonal.mean()), 1e-30)
+
+
 def inverse_of(products: NDArray[Any], curvature: float, l2: float) -> NDArray[np.float64]:
     """The inverse of A, from the silo's products: a matrix, or a diagonal."""
     bound = curvature * np.asarray(products, np.float64)
     diagonal = bound if bound.ndim == 1 else np.diagonal(bound)
-    # Columns without any spread have no curvature: without l2 either, they stay where they are.
-    damping = l2 + max(DAMPING * float(diagonal.mean()), 1e-30)
+    damping = damping_of(diagonal, l2)
     if bound.ndim == 1:
         return np.asarray(1 / (np.maximum(bound, 0) + damping))
     # Sums in fixed point may leave a matrix that is just not positive.
