@@ -192,9 +192,15 @@ def test_an_approval_that_is_not_the_partys_is_refused_and_logged(office):
     ):
         with pytest.raises(RejectedMessage, match=why):
             victim.log.accept(entry)
-    # The same, over the link.
+    # The same, over the link; so is a certificate of no known version, which the library cannot read at all.
+    certificate = own.certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05")
+    unreadable = msgspec.structs.replace(own, certificate=certificate)
+    office.desks[SHOP].endpoint.transport.send(BANK, written(Entries([unreadable])))
     office.desks[SHOP].endpoint.transport.send(BANK, written(Entries([signed])))
     office.settle()
+    assert Rejected(SHOP, "entry 0 of hub.shop comes with no certificate of this federation's authority") in statements(
+        office.homes[BANK].log, BANK
+    )
     assert Rejected(SHOP, "entry 0 of hub.bureau comes with the certificate of hub.shop") in statements(
         office.homes["client.bureau.east"].log, BANK
     )
