@@ -78,7 +78,7 @@ class Office:
 
     def propose(self, **changes):
         given = {"steps": ("align", "train"), "purpose": "test", "contact": "", "days": 1.0}
-        return self.homes[BANK].propose(self.files.shared, **{**given, **changes})
+        return self.homes[BANK].propose(**{"path": self.files.shared, **given, **changes})
 
 
 @pytest.fixture
@@ -578,6 +578,25 @@ def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
         assert labels in lines["labels"]
         assert hub in lines["leaves a hub"]
         assert f"federation.protect_labels = '{change.get('protect_labels', 'none')}'" in lines["protection"]
+
+
+def test_texts_of_the_proposer_are_one_line_each(office):
+    keys = office.files.keys
+    first, *others = keys["silos"]
+    path = office.files.folder / "job.toml"
+    features = ["age", "b\nlabels:  none", *(f"a_column_of_many_{number}" for number in range(100))]
+    path.write_text(toml_text(keys | {"silos": [first | {"features": features}, *others]}))
+    words = {"purpose": "test\nstate: approved\x1b[2K", "contact": "me\r\nrounds: 1\u2028x"}
+    state = office.propose(path=path, **words)
+    lines = describe(state, office.homes[SHOP].standing)
+    assert all(said.isprintable() for _, said in lines)
+    assert dict(lines)["purpose"] == "test state: approved\\x1b[2K"
+    # Nothing is cut off.
+    columns = next(said for heading, said in lines if heading == "columns")
+    assert columns.endswith("b labels: none, " + ", ".join(features[2:]) + "; id id; label bought")
+    listed = tdcd("jobs", "--party", office.files.own(BANK), cwd=office.files.folder).stdout
+    assert not any(line.startswith("state: approved") for line in listed.splitlines())
+    assert "\\x1b[2K" in "".join(listed.split())
 
 
 def test_epsilon_is_asked_and_left(office):

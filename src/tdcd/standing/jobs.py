@@ -252,7 +252,7 @@ class Jobs:
             left = [party for party in parties_of(self.standing) if (party, call) not in state.endings]
             return f"{call.step}, attempt {call.attempt}, waits for {', '.join(left)}"
         if problems := self.problems(state, now):
-            return "; ".join(problems)
+            return one_line("; ".join(problems))
         before = next((other.name for other in self.states.values() if other.call is not None), None)
         return f"approved; waits for job {before[:12]}" if before else f"approved; waits for {self.leader} to call"
 
