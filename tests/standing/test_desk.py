@@ -13,6 +13,7 @@ from support.standing import StandingFederation
 from tdcd.config import ConfigError
 from tdcd.config.reading import read_toml
 from tdcd.records.run_folder import toml_text
+from tdcd.runtime.certificates.check import when
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.transport.transport import LocalNetwork
 from tdcd.standing.description import _protection, describe
@@ -25,6 +26,7 @@ from tdcd.standing.statements import (
     Entries,
     LogEntry,
     Proposed,
+    Refused,
     Rejected,
     SignedEntry,
     StepEnded,
@@ -416,6 +418,24 @@ def test_a_client_refuses_what_its_policy_does_not_allow_and_then_no_step_runs(o
     assert named.refusals == {CLIENT: why}
     assert not any(party == CLIENT for party, _ in named.started)
     assert (tested.exit_code, tested.stdout) == (1, f"is refused: {why}\n")
+
+
+@pytest.mark.parametrize(("rules", "late_s"), [({"purposes": []}, 1), ({"purposes": []}, 86_400), ({}, 86_400)])
+def test_a_client_that_was_down_until_a_job_expired_refuses_it(office, rules, late_s):
+    """A job that it neither begins nor refuses would hold up all others."""
+    office.files.write_policy(CLIENT, **rules)
+    office.open_again(CLIENT)
+    down = office.desks.pop(CLIENT)
+    state = approved_by_all(office)
+    office.settle()
+    assert office.jobs(BANK).named(state.name).call
+    office.desks[CLIENT] = down
+    office.clock = state.offer.expires + late_s
+    office.settle()
+    why = "purposes: 'test' is not among them" if rules else f"it had to begin by {when(state.offer.expires)}"
+    assert office.jobs(BANK).named(state.name).refusals[CLIENT].startswith(why)
+    said = [said for said in statements(office.homes[CLIENT].log, CLIENT) if isinstance(said, Refused)]
+    assert len(said) == 1
 
 
 def test_a_clients_policy_that_cannot_be_read_refuses_nothing_and_lets_nothing_begin(office):
