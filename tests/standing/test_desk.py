@@ -518,6 +518,19 @@ def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
         assert words in done.stdout
 
 
+def test_a_prediction_with_a_model_of_noisy_phi_is_neither_proposed_nor_approved(office):
+    path = office.files.folder / "job.toml"
+    path.write_text(toml_text(office.files.keys | {"exchange": {"epsilon": 3.0}}))
+    former = run_through(office, approved_by_all(office, path=path))
+    why = "exchange.epsilon = 3: it adds noise to what hubs send in training"
+    with pytest.raises(ConfigError, match=why):
+        office.homes[BANK].propose_about(office.jobs(BANK).named(former.name), "predict", "test", "", 1.0, ["bank"])
+    evil = msgspec.structs.replace(former.offer, steps=("predict",), of=former.name, to=(BANK,))
+    office.homes[BANK].say(Proposed(evil))
+    office.settle()
+    assert any(why in because for because in office.jobs(BANK).named(evil.job).refusals.values())
+
+
 def test_a_client_without_new_rows_refuses_to_predict(office):
     former = run_through(office, approved_by_all(office))
     home, own = office.homes[BANK], office.files.own(CLIENT)

@@ -83,6 +83,8 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
         problems.append("data.samples = 'all': only an alignment finds the list of samples; do not leave it out")
     if offer.kind == "predict" and data.samples == "all":
         problems.append("data.samples = 'all': jobs do not predict with such a model yet; give tdcd predict")
+    if offer.kind == "predict":
+        problems += job.noise_problems
     return problems + _receiver_problems(offer, job)
 
 
