@@ -574,6 +574,19 @@ def test_a_link_table_is_looked_for_next_to_the_data_and_not_where_it_leads_out(
     (folder / "homes.csv").unlink()
 
 
+def test_a_file_in_a_jobs_folder_that_is_not_the_one_approved_is_refused(office):
+    home, state = office.homes[BANK], office.propose()
+    assert home.job_of(state).config.train.rounds == office.files.keys["train"]["rounds"]
+    file = home.job_folder(state) / "federation.toml"
+    # 128 bits: two jobs that share a folder are not found by trying.
+    assert file.parent.name == state.name[:32]
+    file.write_text(file.read_text().replace("rounds = 4", "rounds = 5"))
+    with pytest.raises(ConfigError, match="it is not the file that all have approved; remove it"):
+        home.job_of(state)
+    file.unlink()
+    assert home.job_of(state).config.train.rounds == 4
+
+
 def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
     keys = office.files.keys
     silos = [silo | ({"key": "home", "link": "homes.csv"} if silo["name"] == "shop" else {}) for silo in keys["silos"]]
