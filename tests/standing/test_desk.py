@@ -522,7 +522,7 @@ def test_a_prediction_with_a_model_of_noisy_phi_is_neither_proposed_nor_approved
     path = office.files.folder / "job.toml"
     path.write_text(toml_text(office.files.keys | {"exchange": {"epsilon": 3.0}}))
     former = run_through(office, approved_by_all(office, path=path))
-    why = "exchange.epsilon = 3: it adds noise to what hubs send in training"
+    why = "exchange.epsilon = 3: training sends phi with noise, and predictions without it"
     with pytest.raises(ConfigError, match=why):
         office.homes[BANK].propose_about(office.jobs(BANK).named(former.name), "predict", "test", "", 1.0, ["bank"])
     evil = msgspec.structs.replace(former.offer, steps=("predict",), of=former.name, to=(BANK,))

@@ -166,18 +166,6 @@ class Job:
         """The member of the TDCD family."""
         return self._steps[1]
 
-    @property
-    def noise_problems(self) -> list[str]:
-        """Why hubs cannot predict together: phi of new rows would be sent as it is, that of training had noise."""
-        if not self.variant.is_private:
-            return []
-        epsilon, variant = self.config.exchange.epsilon, self.config.train.variant
-        where = f"train.variant = {variant!r}" if epsilon is None else f"exchange.epsilon = {epsilon:g}"
-        return [
-            f"{where}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
-            "without it; predict from a model whose parts are in one place"
-        ]
-
     @cached_property
     def _steps(self) -> tuple[Settings, Variant]:
         return with_steps(self.config, settings_of(self.config), variant_of(self.config))

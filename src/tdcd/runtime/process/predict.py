@@ -64,6 +64,12 @@ class ModelOf(NamedTuple):
     status: str | None
 
 
+NO_NOISE = (
+    "{}: it adds noise to what hubs send in training, and predictions would send phi of the new rows "
+    "without it; predict from a model whose parts are in one place"
+)
+
+
 class ComparedIds:
     """What a hub and one of its peers know of each other's samples: every set blinded by both."""
 
@@ -82,8 +88,10 @@ class ComparedIds:
 
 def refuse_noise(job: Job) -> None:
     """Refuse to send phi of new rows as it is, where training sent it with noise."""
-    if problems := job.noise_problems:
-        raise ConfigError(problems)
+    if job.variant.is_private:
+        epsilon, variant = job.config.exchange.epsilon, job.config.train.variant
+        where = f"train.variant = {variant!r}" if epsilon is None else f"exchange.epsilon = {epsilon:g}"
+        raise ConfigError([NO_NOISE.format(where)])
 
 
 class PredictHub:
