@@ -147,3 +147,14 @@ def test_what_is_too_deep_is_no_document(depth):
         parse_json(deep)
     with pytest.raises(ValueError, match=f"more than {MOST_DEPTH} deep in each other"):
         parse_toml(f"a = {deep}".encode())
+
+
+@pytest.mark.parametrize("part", ["a", '"a.b\\""', "'a\"' \t"])
+@pytest.mark.parametrize("around", ["{} = 1", "[{}]", "b = {{c = 2, {} = 1}}"])
+def test_dotted_keys_are_tables_in_each_other_and_found_too_deep_before_they_are_parsed(part, around, monkeypatch):
+    assert parse_toml(around.format(".".join([part] * (MOST_DEPTH - 1))).encode())
+    # Parsing takes time in the square of the length.
+    monkeypatch.setattr("tomllib.loads", lambda text: pytest.fail("it was parsed"))
+    for parts in (MOST_DEPTH + 1, 10_000):
+        with pytest.raises(ValueError, match=f"more than {MOST_DEPTH} deep in each other"):
+            parse_toml(around.format(".".join([part] * parts)).encode())

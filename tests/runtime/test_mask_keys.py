@@ -3,8 +3,13 @@
 import shutil
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import SubjectAlternativeName
 
 from tdcd.runtime.certificates.agreement import Certified, ForgedCardError, Keys, RevokedCardError
+from tdcd.runtime.certificates.check import read_certificate, read_key
 from tdcd.runtime.certificates.issue import issue, revoke, throwaway
 from tdcd.runtime.storage.keys import answer_key, forget_answer_key, mask_key
 
@@ -55,6 +60,30 @@ def test_forged_cards_are_refused(folders):
     signed = weak.signer.sign(b"\n".join([b"tdcd key for masks", b"hub.b", PURPOSE.encode(), bytes(32)]))
     with pytest.raises(ForgedCardError, match="none that a secret could come of"):
         me.agree("hub.b", PURPOSE, type(right)(bytes(32), *signed))
+
+
+def test_a_certificate_that_cannot_be_read_is_refused_like_any_other_forgery(folders):
+    own, _ = folders
+    right = keys(own, "hub.b").pair(PURPOSE).card()
+    cert, issuer = x509.load_der_x509_certificate(right.certificate), read_certificate(own / "ca.pem")
+    odd = (
+        x509.CertificateBuilder(issuer.subject, cert.subject, cert.public_key(), 7)
+        .not_valid_before(cert.not_valid_before_utc)
+        .not_valid_after(cert.not_valid_after_utc)
+        # An address of a kind that the library does not know, in what the authority itself signed.
+        .add_extension(x509.UnrecognizedExtension(SubjectAlternativeName.oid, b"\x30\x02\xa3\x00"), critical=False)
+        .sign(read_key(own / "ca.key"), hashes.SHA256())
+        .public_bytes(Encoding.DER)
+    )
+    for name, broken in {
+        "no such version": right.certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"),
+        "an extension twice": right.certificate.replace(b"\x06\x03\x55\x1d\x11", b"\x06\x03\x55\x1d\x13"),
+        "an unknown kind of address": odd,
+        "no certificate": b"\x30",
+    }.items():
+        assert broken != right.certificate, name
+        with pytest.raises(ForgedCardError, match="comes with no certificate of this federation's authority"):
+            keys(own, "hub.a").pair(PURPOSE).agree("hub.b", PURPOSE, type(right)(right.public, broken, right.signature))
 
 
 def test_a_revoked_certificate_binds_nothing(tmp_path):

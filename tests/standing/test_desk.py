@@ -13,6 +13,7 @@ from support.standing import StandingFederation
 from tdcd.config import ConfigError
 from tdcd.config.reading import read_toml
 from tdcd.records.run_folder import toml_text
+from tdcd.runtime.certificates.check import when
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.transport.transport import LocalNetwork
 from tdcd.standing.description import _protection, describe
@@ -25,6 +26,7 @@ from tdcd.standing.statements import (
     Entries,
     LogEntry,
     Proposed,
+    Refused,
     Rejected,
     SignedEntry,
     StepEnded,
@@ -78,7 +80,7 @@ class Office:
 
     def propose(self, **changes):
         given = {"steps": ("align", "train"), "purpose": "test", "contact": "", "days": 1.0}
-        return self.homes[BANK].propose(self.files.shared, **{**given, **changes})
+        return self.homes[BANK].propose(**{"path": self.files.shared, **given, **changes})
 
 
 @pytest.fixture
@@ -192,9 +194,15 @@ def test_an_approval_that_is_not_the_partys_is_refused_and_logged(office):
     ):
         with pytest.raises(RejectedMessage, match=why):
             victim.log.accept(entry)
-    # The same, over the link.
+    # The same, over the link; so is a certificate of no known version, which the library cannot read at all.
+    certificate = own.certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05")
+    unreadable = msgspec.structs.replace(own, certificate=certificate)
+    office.desks[SHOP].endpoint.transport.send(BANK, written(Entries([unreadable])))
     office.desks[SHOP].endpoint.transport.send(BANK, written(Entries([signed])))
     office.settle()
+    assert Rejected(SHOP, "entry 0 of hub.shop comes with no certificate of this federation's authority") in statements(
+        office.homes[BANK].log, BANK
+    )
     assert Rejected(SHOP, "entry 0 of hub.bureau comes with the certificate of hub.shop") in statements(
         office.homes["client.bureau.east"].log, BANK
     )
@@ -412,6 +420,24 @@ def test_a_client_refuses_what_its_policy_does_not_allow_and_then_no_step_runs(o
     assert (tested.exit_code, tested.stdout) == (1, f"is refused: {why}\n")
 
 
+@pytest.mark.parametrize(("rules", "late_s"), [({"purposes": []}, 1), ({"purposes": []}, 86_400), ({}, 86_400)])
+def test_a_client_that_was_down_until_a_job_expired_refuses_it(office, rules, late_s):
+    """A job that it neither begins nor refuses would hold up all others."""
+    office.files.write_policy(CLIENT, **rules)
+    office.open_again(CLIENT)
+    down = office.desks.pop(CLIENT)
+    state = approved_by_all(office)
+    office.settle()
+    assert office.jobs(BANK).named(state.name).call
+    office.desks[CLIENT] = down
+    office.clock = state.offer.expires + late_s
+    office.settle()
+    why = "purposes: 'test' is not among them" if rules else f"it had to begin by {when(state.offer.expires)}"
+    assert office.jobs(BANK).named(state.name).refusals[CLIENT].startswith(why)
+    said = [said for said in statements(office.homes[CLIENT].log, CLIENT) if isinstance(said, Refused)]
+    assert len(said) == 1
+
+
 def test_a_clients_policy_that_cannot_be_read_refuses_nothing_and_lets_nothing_begin(office):
     office.files.write_policy(CLIENT, jobs_per_day=3)
     office.open_again(CLIENT)
@@ -492,6 +518,19 @@ def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
         assert words in done.stdout
 
 
+def test_a_prediction_with_a_model_of_noisy_phi_is_neither_proposed_nor_approved(office):
+    path = office.files.folder / "job.toml"
+    path.write_text(toml_text(office.files.keys | {"exchange": {"epsilon": 3.0}}))
+    former = run_through(office, approved_by_all(office, path=path))
+    why = "exchange.epsilon = 3: training sends phi with noise, and predictions without it"
+    with pytest.raises(ConfigError, match=why):
+        office.homes[BANK].propose_about(office.jobs(BANK).named(former.name), "predict", "test", "", 1.0, ["bank"])
+    evil = msgspec.structs.replace(former.offer, steps=("predict",), of=former.name, to=(BANK,))
+    office.homes[BANK].say(Proposed(evil))
+    office.settle()
+    assert any(why in because for because in office.jobs(BANK).named(evil.job).refusals.values())
+
+
 def test_a_client_without_new_rows_refuses_to_predict(office):
     former = run_through(office, approved_by_all(office))
     home, own = office.homes[BANK], office.files.own(CLIENT)
@@ -535,6 +574,19 @@ def test_a_link_table_is_looked_for_next_to_the_data_and_not_where_it_leads_out(
     (folder / "homes.csv").unlink()
 
 
+def test_a_file_in_a_jobs_folder_that_is_not_the_one_approved_is_refused(office):
+    home, state = office.homes[BANK], office.propose()
+    assert home.job_of(state).config.train.rounds == office.files.keys["train"]["rounds"]
+    file = home.job_folder(state) / "federation.toml"
+    # 128 bits: two jobs that share a folder are not found by trying.
+    assert file.parent.name == state.name[:32]
+    file.write_text(file.read_text().replace("rounds = 4", "rounds = 5"))
+    with pytest.raises(ConfigError, match="it is not the file that all have approved; remove it"):
+        home.job_of(state)
+    file.unlink()
+    assert home.job_of(state).config.train.rounds == 4
+
+
 def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
     keys = office.files.keys
     silos = [silo | ({"key": "home", "link": "homes.csv"} if silo["name"] == "shop" else {}) for silo in keys["silos"]]
@@ -572,6 +624,24 @@ def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
         assert labels in lines["labels"]
         assert hub in lines["leaves a hub"]
         assert f"federation.protect_labels = '{change.get('protect_labels', 'none')}'" in lines["protection"]
+
+
+def test_texts_of_the_proposer_are_one_line_each(office):
+    keys = office.files.keys
+    first, *others = keys["silos"]
+    path = office.files.folder / "job.toml"
+    features = ["age", "b\nlabels:  none", *(f"a_column_of_many_{number}" for number in range(100))]
+    path.write_text(toml_text(keys | {"silos": [first | {"features": features}, *others]}))
+    words = {"purpose": "test\nstate: approved\x1b[2K", "contact": "me\r\nrounds: 1\u2028x"}
+    state = office.propose(path=path, **words)
+    lines = describe(state, office.homes[SHOP].standing)
+    assert all(said.isprintable() for _, said in lines)
+    assert dict(lines)["purpose"] == "test state: approved\\x1b[2K"
+    # Nothing is cut off.
+    columns = next(said for heading, said in lines if heading == "columns")
+    assert columns.endswith("b labels: none, " + ", ".join(features[2:]) + "; id id; label bought")
+    listed = tdcd("jobs", "--party", office.files.own(BANK), cwd=office.files.folder).stdout
+    assert "test state:" in listed
 
 
 def test_epsilon_is_asked_and_left(office):

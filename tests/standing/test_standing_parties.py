@@ -153,6 +153,7 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
         about = job_by_command(federation, services, "--predict", name, "--to", "bank")
         folders = {hub: federation.home(hub).job_folder(about) for hub in federation.hubs}
         assert (folders[BANK] / "predictions.csv").read_text() == expected
+        assert (folders[BANK] / "predictions.csv").stat().st_mode & 0o777 == 0o600
         assert not any((folders[hub] / "predictions.csv").exists() for hub in (SHOP, BUREAU))
         job_by_command(federation, services, "--delete", name)
         assert not any(federation.home(party).job_folder(state).exists() for party in federation.parties)

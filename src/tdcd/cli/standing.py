@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tdcd.cli.options import LogLevelOption
 from tdcd.cli.terminal import reported, screen, stoppable
-from tdcd.core.words import counted
+from tdcd.core.words import counted, one_line
 
 if TYPE_CHECKING:
     from tdcd.standing.statements import Step
@@ -111,7 +111,7 @@ def jobs(own: OwnFile = OWN_FILE) -> None:
         for state in known.states.values():
             entry = state.proposal.entry
             words = known.in_words(state, time.time())
-            table.add_row(state.name[:SHOWN], when(entry.time), entry.party, state.offer.purpose, words)
+            table.add_row(state.name[:SHOWN], when(entry.time), entry.party, one_line(state.offer.purpose), words)
     screen.print(table if table.rows else "There is no job yet: tdcd propose makes one.", highlight=False)
 
 

@@ -13,7 +13,7 @@ from tdcd.core.losses import Loss, loss_of
 from tdcd.core.objective import Tree
 from tdcd.federation.silos import Federation
 from tdcd.prediction.scores import Predictions, SiloScores, combine, no_scores
-from tdcd.records.files import PRIVATE
+from tdcd.records.files import PRIVATE, SHARED
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.writing import write_table
@@ -135,6 +135,7 @@ def write_sums(
     common: bool = False,
     without: Collection[str] = (),
     in_order_of: str | None = None,
+    mode: int = SHARED,
 ) -> tuple[Predictions, dict[str, SiloScores]]:
     """Add up what silos' columns add to the scores, and write the predictions.
 
@@ -144,6 +145,7 @@ def write_sums(
         common: leave them out instead.
         without: silos that are missing.
         in_order_of: the silo whose rows come first, and whose id column the file has.
+        mode: who may read the file.
 
     Returns:
         The predictions, and the parts of all silos in the model's order.
@@ -168,6 +170,7 @@ def write_sums(
         id_column=model.part(in_order_of or first).columns.id,
         mark_missing=allow_missing or bool(without),
         temperature=model.temperature,
+        mode=mode,
     )
     return predictions, ordered
 
@@ -181,6 +184,7 @@ def write_predictions(
     id_column: str = "id",
     mark_missing: bool = False,
     temperature: float = 1.0,
+    mode: int = SHARED,
 ) -> None:
     """Write predictions as CSV or Parquet: the ids, ``prediction`` and, for classes, their probabilities.
 
@@ -190,8 +194,9 @@ def write_predictions(
     Args:
         mark_missing: add the column ``missing``, with the silos that lack the id, separated by blanks.
         temperature: of the probabilities, :attr:`tdcd.Model.temperature`.
+        mode: who may read the file; by default as of any file that a person asks for by its name.
     """
     columns = predicted(predictions.scores, label_encoding, loss, temperature)
     if mark_missing:
         columns["missing"] = [" ".join(lacking) for lacking in predictions.missing]
-    write_table(path, {unlike(id_column, columns): predictions.ids} | columns)
+    write_table(path, {unlike(id_column, columns): predictions.ids} | columns, mode)

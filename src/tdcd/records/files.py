@@ -7,6 +7,7 @@ copied from elsewhere must not stop a command, nor the page of all runs.
 import hashlib
 import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,10 @@ MOST_BYTES = 256 << 20
 MOST_LINE_BYTES = 16 << 20
 MOST_DEPTH = 64
 """The deepest nesting of tables and lists."""
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_\\-])(?:{_PART}[ \t]*+\.[ \t]*+){{{MOST_DEPTH}}}")
+"""A dotted key that is deeper: to parse it takes time in the square of its length."""
+_TOO_DEEP = f"tables and lists are more than {MOST_DEPTH} deep in each other"
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -80,22 +85,24 @@ def parse_json(text: str | bytes) -> Any:
 
 def parse_toml(content: bytes) -> dict[str, Any]:
     """The keys of a TOML document; ValueError for one that is none, or is too deep."""
-    keys: dict[str, Any] = _shallow(tomllib.loads, content.decode())
+    text = content.decode()
+    if _DEEP_KEY.search(text):
+        raise ValueError(_TOO_DEEP)
+    keys: dict[str, Any] = _shallow(tomllib.loads, text)
     return keys
 
 
 def _shallow(parse: Callable[[Any], Any], text: str | bytes) -> Any:
-    too_deep = ValueError(f"tables and lists are more than {MOST_DEPTH} deep in each other")
     try:
         value = parse(text)
     except RecursionError:
-        raise too_deep from None
+        raise ValueError(_TOO_DEEP) from None
     level = [value]
     for _ in range(MOST_DEPTH):
         level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
         if not level:
             return value
-    raise too_deep
+    raise ValueError(_TOO_DEEP)
 
 
 def _inside(value: Any) -> Any:

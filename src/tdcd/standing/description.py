@@ -1,7 +1,7 @@
 """What a person has to know of a job to decide, in plain words."""
 
 from tdcd.config import Config
-from tdcd.core.words import counted
+from tdcd.core.words import counted, one_line
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.job import Job
 from tdcd.standing.facts import Facts, Reads
@@ -9,11 +9,17 @@ from tdcd.standing.jobs import JobState
 from tdcd.standing.policy import Policy
 
 Lines = list[tuple[str, str]]
+MOST_SHOWN = 1 << 20
+"""Letters of a value: more than can come of a shared file, so that nothing that people decide by is cut off."""
 NOT_DELETED = "backups, and what partners and people were given of it before, are not deleted"
 
 
 def describe(state: JobState, standing: Job) -> Lines:
-    """What a job does, each with its heading."""
+    """What a job does, each with its heading; texts of the proposer cannot look like further lines."""
+    return [(heading, one_line(words, MOST_SHOWN)) for heading, words in _described(state, standing)]
+
+
+def _described(state: JobState, standing: Job) -> Lines:
     offer, config = state.offer, state.job.config
     lines = [
         ("job", state.name),

@@ -208,7 +208,10 @@ class Home:
 
     def job_of(self, state: JobState) -> Job:
         """The training as this party takes part: how it runs, and where its files are, is its own business."""
-        config = read_standing(self.prepared_folder(state) / SHARED_FILE).config
+        file = self.prepared_folder(state) / SHARED_FILE
+        if file.read_bytes() != state.offer.shared_file.encode():
+            raise ConfigError(["it is not the file that all have approved; remove it"], str(file))
+        config = read_standing(file).config
         folder = self.folder if self.own.data is None else Path(self.own.data).parent
         for silo in config.silos:
             path = folder / (silo.link or "")
@@ -219,7 +222,7 @@ class Home:
 
     def job_folder(self, state: JobState) -> Path:
         """Where a job's files are."""
-        return self.folder / "jobs" / state.name[:16]
+        return self.folder / "jobs" / state.name[:32]
 
     def prepared_folder(self, state: JobState) -> Path:
         """The same, with the job's shared file in it."""

@@ -76,13 +76,16 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
     ours, theirs = (membership(each.config, "") for each in (standing, job))
     if ours != theirs:
         return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
-    data, problems = job.config.data, paths_outside(job.config)
+    data, epsilon, problems = job.config.data, job.config.exchange.epsilon, paths_outside(job.config)
     if "align" in offer.steps and data.source != "files":
         problems.append(f"data.source = {data.source!r}: only tables have ids to align")
     if offer.steps == ("train",) and data.samples == "all":
         problems.append("data.samples = 'all': only an alignment finds the list of samples; do not leave it out")
     if offer.kind == "predict" and data.samples == "all":
         problems.append("data.samples = 'all': jobs do not predict with such a model yet; give tdcd predict")
+    if offer.kind == "predict" and epsilon is not None:
+        # No other variant is private: those of one's own are code, which is refused.
+        problems.append(f"exchange.epsilon = {epsilon:g}: training sends phi with noise, and predictions without it")
     return problems + _receiver_problems(offer, job)
 
 
@@ -252,7 +255,7 @@ class Jobs:
             left = [party for party in parties_of(self.standing) if (party, call) not in state.endings]
             return f"{call.step}, attempt {call.attempt}, waits for {', '.join(left)}"
         if problems := self.problems(state, now):
-            return "; ".join(problems)
+            return one_line("; ".join(problems))
         before = next((other.name for other in self.states.values() if other.call is not None), None)
         return f"approved; waits for job {before[:12]}" if before else f"approved; waits for {self.leader} to call"
 

@@ -176,7 +176,10 @@ class Desk:
         what its policy does not allow.
         """
         home = self.home
-        if state.is_over or now > state.offer.expires or any(party == home.party for party, _ in state.started):
+        if state.is_over or any(party == home.party for party, _ in state.started):
+            return
+        # A job that all were called to in time waits for a client, however late: it begins or refuses.
+        if now > state.offer.expires and (home.is_hub or state.call is None):
             return
         if home.is_hub and home.party in state.approvals:
             return

@@ -18,7 +18,7 @@ from threading import Thread
 
 from tdcd.core.execution import Interrupted
 from tdcd.core.words import one_line
-from tdcd.records.files import write_durably
+from tdcd.records.files import PRIVATE, write_durably
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.process.align import align_as_client, align_as_hub
@@ -164,7 +164,7 @@ class JobPart:
         except Interrupted as stopped:
             return RunOutcome("interrupted", str(stopped))
         if home.party in receivers:
-            write_sums(self.folder / PREDICTIONS, model, parts, common=True, in_order_of=silo)
+            write_sums(self.folder / PREDICTIONS, model, parts, common=True, in_order_of=silo, mode=PRIVATE)
         return RunOutcome("finished")
 
 
