@@ -1,5 +1,6 @@
 """``tdcd publish`` and ``tdcd serve`` after a real training: the numbers of ``tdcd predict``, for its own machine."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -20,6 +21,8 @@ from tdcd.serving.scorer import KnownPhi, PartsScorer, Refusal
 
 pytest.importorskip("starlette", reason="serving needs the extra tdcd[serve]")
 pytest.importorskip("uvicorn", reason="serving needs the extra tdcd[serve]")
+from tdcd.serving.service import PredictionService
+
 JSON = {"Content-Type": "application/json"}
 
 
@@ -225,6 +228,50 @@ def test_a_replaced_file_is_read_and_a_bad_one_changes_nothing(service, trained)
         assert publish(folder, "moving.phi", "--force", "--days", "0.002", data="shop_a.csv").exit_code == 0
         wait_until(lambda: ask.predict("208")[0] == 404, moving)
         assert ask.predict("204")[0] == 200
+
+
+async def health(app):
+    """What ``GET /healthz`` answers, without a server."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": [(b"host", b"localhost")]}
+    await app(scope, receive, send)
+    return json.loads(sent[1]["body"])
+
+
+@pytest.mark.quick
+def test_the_watcher_outlives_any_error(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("tdcd.serving.service.LOOK_S", 0.01)
+    file = tmp_path / "scale"
+    file.write_text("1")
+
+    def load():
+        # Other than ValueError and OSError.
+        assert 1 / int(file.read_text()) > 0
+        return PartsScorer(None, {})
+
+    async def watched():
+        app = PredictionService([file], load, is_private=True).app()
+        async with app.router.lifespan_context(app), asyncio.timeout(60):
+            assert (await health(app))["files_refused"] is None
+            file.write_text("00")
+            while (refused := (await health(app))["files_refused"]) is None:
+                await asyncio.sleep(0.01)
+            assert refused["why"] == "ZeroDivisionError('division by zero'); the former ones stay in use"
+            assert refused["time"].startswith("20")
+            file.write_text("002")
+            while (await health(app))["files_refused"] is not None:
+                await asyncio.sleep(0.01)
+
+    with caplog.at_level("INFO", "tdcd"):
+        asyncio.run(watched())
+    assert [record.getMessage() for record in caplog.records] == ["files refused", "files read"]
 
 
 def test_expired_phi_is_not_used(trained):

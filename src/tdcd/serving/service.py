@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,6 +80,8 @@ class PredictionService:
         self._files, self._load, self._is_private = files, load, is_private
         self._seen = self._marks()
         self.scorer = load()
+        self._refused: dict[str, str] | None = None
+        """When and why files were refused; None once they were read."""
         self._schema = _encoder.encode(_openapi())
 
     def app(self) -> Starlette:
@@ -116,7 +119,12 @@ class PredictionService:
             }
             for silo, part in scorer.known.items()
         }
-        facts = {"status": "expired" if expired else "up", "ids": len(scorer), "silos": silos}
+        facts = {
+            "status": "expired" if expired else "up",
+            "ids": len(scorer),
+            "silos": silos,
+            "files_refused": self._refused,
+        }
         code = 503 if expired and not scorer.allow_missing else 200
         return Response(_encoder.encode(facts), code, media_type="application/json")
 
@@ -152,9 +160,13 @@ class PredictionService:
             self._seen = marks
             try:
                 self.scorer = await asyncio.to_thread(self._load)
-            except (ValueError, OSError) as error:
-                event("files refused", logging.WARNING, why=f"{error}; the former ones stay in use")
+            except Exception as error:  # Whatever it is: files that come later must be read.
+                what = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+                why = f"{what}; the former ones stay in use"
+                self._refused = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "why": why}
+                event("files refused", logging.WARNING, why=why)
             else:
+                self._refused = None
                 event("files read", ids=len(self.scorer))
 
     def _marks(self) -> list[tuple[int, ...] | None]:
