@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 import os
+import shutil
 import socket
 import time
 from contextlib import closing, suppress
@@ -15,9 +16,17 @@ from safetensors.numpy import load
 
 from support.command import tdcd
 from support.party_processes import events, free_ports, processes, up, wait_until, written
+from tdcd.cli.serving import _loader
 from tdcd.config import read_config
 from tdcd.prediction.model import Model
+from tdcd.runtime.certificates.agreement import Certified
+from tdcd.runtime.certificates.check import read_secret
+from tdcd.runtime.certificates.issue import SECRET, issue, revoke
+from tdcd.runtime.process.predict import model_of
+from tdcd.serving.publication import CommonIds
+from tdcd.serving.publication import publish as publish_scores
 from tdcd.serving.scorer import KnownPhi, PartsScorer, Refusal
+from tdcd.tables.dialect import DEFAULT
 
 pytest.importorskip("starlette", reason="serving needs the extra tdcd[serve]")
 pytest.importorskip("uvicorn", reason="serving needs the extra tdcd[serve]")
@@ -286,6 +295,67 @@ def test_expired_phi_is_not_used(trained):
     assert after["missing"] == {"shop": ["204", "205"]}
     absent = PartsScorer(model, {"bank": known["bank"]}, without=["shop"]).answer(["204", "205"], time.time())
     assert absent == after
+
+
+@pytest.fixture
+def loading(trained, tmp_path):
+    """What reads the files of a service of the bank, and publishes for the shop; all of them are this test's own."""
+    certs, run, path = tmp_path / "certs", trained / "up/silos/bank", tmp_path / "shop.phi"
+    shutil.copytree(trained / "up/certs", certs)
+    shutil.copy(trained / "bank_new.csv", tmp_path / "bank.csv")
+    scores = Model.load(trained / "up").silo_scores("shop", trained / "shop_new.csv")
+    common = CommonIds(trained / "common.txt", DEFAULT, read_secret(certs / SECRET))
+
+    def renew(days=1.0):
+        publish_scores(path, "shop", scores, common, model_of(run), "d", days, Certified(certs, "hub.shop"))
+
+    renew()
+    load, _ = _loader(run, [f"bank={tmp_path}/bank.csv"], [path], common.path, certs, [], True, False)
+    return load, renew, tmp_path
+
+
+def test_a_file_that_has_expired_keeps_no_other_from_being_read(loading):
+    load, renew, folder = loading
+    renew(days=0.0)
+    table(folder / "bank.csv", "id,age", [(204, 1.0)])
+    scorer = load()
+    assert len(scorer.known["bank"].scores.ids) == 1
+    assert "expired at 20" in scorer.unused(time.time())["shop"]
+    assert scorer.answer(["204"], time.time())["missing"] == {"shop": ["204"]}
+    renew()
+    assert load().answer(["204"], time.time())["missing"] == {}
+
+
+def test_revoked_phi_is_dropped_even_if_another_file_is_bad(loading):
+    load, _, folder = loading
+    before = load()
+    assert before.answer(["204"], time.time())["missing"] == {}
+    revoke(folder / "certs", ["hub.shop"])
+    good = (folder / "bank.csv").read_text()
+    (folder / "bank.csv").write_text("id\n")
+    with pytest.raises(ValueError, match="bank"):
+        load()
+    why = {"shop": "the phi of silo 'shop' comes with a certificate that was revoked"}
+    assert before.unused(0) == why
+    assert before.answer(["204"], 0)["missing"] == {"shop": ["204"]}
+    (folder / "bank.csv").write_text(good)
+    assert load().unused(0) == why
+    before.allow_missing = False
+    with pytest.raises(Refusal, match="comes with a certificate that was revoked"):
+        before.answer(["204"], 0)
+
+
+def test_a_revoked_file_does_not_replace_a_good_one(loading):
+    load, renew, folder = loading
+    old = (folder / "shop.phi").read_bytes()
+    revoke(folder / "certs", ["hub.shop"])
+    assert [*load().unused(0)] == ["shop"]
+    issue(folder / "certs", "hub.shop", ["127.0.0.1"], days=1)
+    renew()
+    assert load().unused(0) == {}
+    (folder / "shop.phi").write_bytes(old)
+    with pytest.raises(ValueError, match=r"--phi .*shop.phi: the phi of silo 'shop' comes with a certificate that was"):
+        load()
 
 
 def test_rows_at_clients_are_published_by_their_hub(trained, published):
