@@ -307,7 +307,7 @@ def loading(trained, tmp_path):
     common = CommonIds(trained / "common.txt", DEFAULT, read_secret(certs / SECRET))
 
     def renew(days=1.0):
-        publish_scores(path, "shop", scores, common, model_of(run), "d", days, Certified(certs, "hub.shop"))
+        return publish_scores(path, "shop", scores, common, model_of(run), "d", days, Certified(certs, "hub.shop"))
 
     renew()
     load, _ = _loader(run, [f"bank={tmp_path}/bank.csv"], [path], common.path, certs, [], True, False)
@@ -356,6 +356,22 @@ def test_a_revoked_file_does_not_replace_a_good_one(loading):
     (folder / "shop.phi").write_bytes(old)
     with pytest.raises(ValueError, match=r"--phi .*shop.phi: the phi of silo 'shop' comes with a certificate that was"):
         load()
+
+
+def test_an_older_file_does_not_replace_a_newer_one(loading):
+    load, renew, folder = loading
+    published = renew().statement.published
+    old = (folder / "shop.phi").read_bytes()
+    wait_until(lambda: time.time() >= published + 1)
+    renew()
+    new = load()
+    (folder / "shop.phi").write_bytes(old)
+    why = r"--phi .*shop.phi: phi of silo 'shop' was published \d+ seconds? before what is in use: get the file"
+    with pytest.raises(ValueError, match=why):
+        load()
+    assert new.unused(time.time()) == {}
+    renew()
+    assert load().unused(time.time()) == load().unused(time.time()) == {}
 
 
 def test_rows_at_clients_are_published_by_their_hub(trained, published):

@@ -115,7 +115,7 @@ def serve(
         bool,
         typer.Option(
             "--allow-missing",
-            help="Score ids that a silo lacks, or whose phi has expired or is revoked, without it.",
+            help="Score ids that a silo lacks, or whose phi has expired or is revoked, without its part.",
         ),
     ] = False,
     listen: Annotated[
@@ -204,8 +204,11 @@ def _loader(
                 if silo in published or silo in tables or silo in without or silo not in model.silos:
                     what = "no silo of this model" if silo not in model.silos else "given twice, or also otherwise"
                     raise ValueError(f"--phi {path}: it is of silo '{silo}', which is {what}")
-                if refusal and silo in in_use and not in_use[silo][1].refusal:
-                    raise ValueError(f"--phi {path}: {refusal}")
+                if silo in in_use:
+                    former, in_force = in_use[silo]
+                    publication.check_newer(former, f"--phi {path}")
+                    if refusal and not in_force.refusal:
+                        raise ValueError(f"--phi {path}: {refusal}")
                 part = KnownPhi(publication.scores, publication.statement.expires, refusal)
                 published[silo] = publication, part
         known = {silo: part for silo, (_, part) in published.items()}

@@ -117,6 +117,15 @@ class Publication(NamedTuple):
             pass  # A certificate may expire before phi does; the rest was checked when the file was read.
         return ""
 
+    def check_newer(self, former: "Publication", where: str) -> None:
+        """Refuse what the silo published before the former one, which is in use; the same file may be read again."""
+        age = former.statement.published - self.statement.published
+        if age > 0:
+            raise ValueError(
+                f"{where}: phi of silo '{self.statement.silo}' was published {counted(age, 'second')} before what is "
+                "in use: get the file that the silo published last"
+            )
+
 
 def publish(
     path: Path,
