@@ -345,8 +345,13 @@ def test_revoked_phi_is_dropped_even_if_another_file_is_bad(loading):
         before.answer(["204"], 0)
 
 
-def test_a_revoked_file_does_not_replace_a_good_one(loading):
+def test_a_revoked_file_does_not_replace_a_good_one(loading, monkeypatch):
     load, renew, folder = loading
+    ahead = time.time() + 1000
+    with monkeypatch.context() as clock:  # Of whoever has the key that is revoked later.
+        clock.setattr("time.time", lambda: ahead)
+        renew()
+    assert load().unused(0) == {}
     old = (folder / "shop.phi").read_bytes()
     revoke(folder / "certs", ["hub.shop"])
     assert [*load().unused(0)] == ["shop"]

@@ -204,10 +204,10 @@ def _loader(
                 if silo in published or silo in tables or silo in without or silo not in model.silos:
                     what = "no silo of this model" if silo not in model.silos else "given twice, or also otherwise"
                     raise ValueError(f"--phi {path}: it is of silo '{silo}', which is {what}")
-                if silo in in_use:
-                    former, in_force = in_use[silo]
-                    publication.check_newer(former, f"--phi {path}")
-                    if refusal and not in_force.refusal:
+                # Anything may replace what is revoked: whoever had its key could date it as they liked.
+                if silo in in_use and not in_use[silo][1].refusal:
+                    publication.check_newer(in_use[silo][0], f"--phi {path}")
+                    if refusal:
                         raise ValueError(f"--phi {path}: {refusal}")
                 part = KnownPhi(publication.scores, publication.statement.expires, refusal)
                 published[silo] = publication, part
