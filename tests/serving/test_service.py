@@ -1,8 +1,10 @@
 """``tdcd publish`` and ``tdcd serve`` after a real training: the numbers of ``tdcd predict``, for its own machine."""
 
+import asyncio
 import http.client
 import json
 import os
+import shutil
 import socket
 import time
 from contextlib import closing, suppress
@@ -14,12 +16,22 @@ from safetensors.numpy import load
 
 from support.command import tdcd
 from support.party_processes import events, free_ports, processes, up, wait_until, written
+from tdcd.cli.serving import _loader
 from tdcd.config import read_config
 from tdcd.prediction.model import Model
+from tdcd.runtime.certificates.agreement import Certified
+from tdcd.runtime.certificates.check import read_secret
+from tdcd.runtime.certificates.issue import SECRET, issue, revoke
+from tdcd.runtime.process.predict import model_of
+from tdcd.serving.publication import CommonIds
+from tdcd.serving.publication import publish as publish_scores
 from tdcd.serving.scorer import KnownPhi, PartsScorer, Refusal
+from tdcd.tables.dialect import DEFAULT
 
 pytest.importorskip("starlette", reason="serving needs the extra tdcd[serve]")
 pytest.importorskip("uvicorn", reason="serving needs the extra tdcd[serve]")
+from tdcd.serving.service import PredictionService
+
 JSON = {"Content-Type": "application/json"}
 
 
@@ -227,6 +239,50 @@ def test_a_replaced_file_is_read_and_a_bad_one_changes_nothing(service, trained)
         assert ask.predict("204")[0] == 200
 
 
+async def health(app):
+    """What ``GET /healthz`` answers, without a server."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request"}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/healthz", "headers": [(b"host", b"localhost")]}
+    await app(scope, receive, send)
+    return json.loads(sent[1]["body"])
+
+
+@pytest.mark.quick
+def test_the_watcher_outlives_any_error(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("tdcd.serving.service.LOOK_S", 0.01)
+    file = tmp_path / "scale"
+    file.write_text("1")
+
+    def load():
+        # Other than ValueError and OSError.
+        assert 1 / int(file.read_text()) > 0
+        return PartsScorer(None, {})
+
+    async def watched():
+        app = PredictionService([file], load, is_private=True).app()
+        async with app.router.lifespan_context(app), asyncio.timeout(60):
+            assert (await health(app))["files_refused"] is None
+            file.write_text("00")
+            while (refused := (await health(app))["files_refused"]) is None:
+                await asyncio.sleep(0.01)
+            assert refused["why"] == "ZeroDivisionError('division by zero'); the former ones stay in use"
+            assert refused["time"].startswith("20")
+            file.write_text("002")
+            while (await health(app))["files_refused"] is not None:
+                await asyncio.sleep(0.01)
+
+    with caplog.at_level("INFO", "tdcd"):
+        asyncio.run(watched())
+    assert [record.getMessage() for record in caplog.records] == ["files refused", "files read"]
+
+
 def test_expired_phi_is_not_used(trained):
     model = Model.load(trained / "up")
     parts = {silo: model.silo_scores(silo, trained / f"{silo}_new.csv") for silo in model.silos}
@@ -239,6 +295,88 @@ def test_expired_phi_is_not_used(trained):
     assert after["missing"] == {"shop": ["204", "205"]}
     absent = PartsScorer(model, {"bank": known["bank"]}, without=["shop"]).answer(["204", "205"], time.time())
     assert absent == after
+
+
+@pytest.fixture
+def loading(trained, tmp_path):
+    """What reads the files of a service of the bank, and publishes for the shop; all of them are this test's own."""
+    certs, run, path = tmp_path / "certs", trained / "up/silos/bank", tmp_path / "shop.phi"
+    shutil.copytree(trained / "up/certs", certs)
+    shutil.copy(trained / "bank_new.csv", tmp_path / "bank.csv")
+    scores = Model.load(trained / "up").silo_scores("shop", trained / "shop_new.csv")
+    common = CommonIds(trained / "common.txt", DEFAULT, read_secret(certs / SECRET))
+
+    def renew(days=1.0):
+        return publish_scores(path, "shop", scores, common, model_of(run), "d", days, Certified(certs, "hub.shop"))
+
+    renew()
+    load, _ = _loader(run, [f"bank={tmp_path}/bank.csv"], [path], common.path, certs, [], True, False)
+    return load, renew, tmp_path
+
+
+def test_a_file_that_has_expired_keeps_no_other_from_being_read(loading):
+    load, renew, folder = loading
+    renew(days=0.0)
+    table(folder / "bank.csv", "id,age", [(204, 1.0)])
+    scorer = load()
+    assert len(scorer.known["bank"].scores.ids) == 1
+    assert "expired at 20" in scorer.unused(time.time())["shop"]
+    assert scorer.answer(["204"], time.time())["missing"] == {"shop": ["204"]}
+    renew()
+    assert load().answer(["204"], time.time())["missing"] == {}
+
+
+def test_revoked_phi_is_dropped_even_if_another_file_is_bad(loading):
+    load, _, folder = loading
+    before = load()
+    assert before.answer(["204"], time.time())["missing"] == {}
+    revoke(folder / "certs", ["hub.shop"])
+    good = (folder / "bank.csv").read_text()
+    (folder / "bank.csv").write_text("id\n")
+    with pytest.raises(ValueError, match="bank"):
+        load()
+    why = {"shop": "the phi of silo 'shop' comes with a certificate that was revoked"}
+    assert before.unused(0) == why
+    assert before.answer(["204"], 0)["missing"] == {"shop": ["204"]}
+    (folder / "bank.csv").write_text(good)
+    assert load().unused(0) == why
+    before.allow_missing = False
+    with pytest.raises(Refusal, match="comes with a certificate that was revoked"):
+        before.answer(["204"], 0)
+
+
+def test_a_revoked_file_does_not_replace_a_good_one(loading, monkeypatch):
+    load, renew, folder = loading
+    ahead = time.time() + 1000
+    with monkeypatch.context() as clock:  # Of whoever has the key that is revoked later.
+        clock.setattr("time.time", lambda: ahead)
+        renew()
+    assert load().unused(0) == {}
+    old = (folder / "shop.phi").read_bytes()
+    revoke(folder / "certs", ["hub.shop"])
+    assert [*load().unused(0)] == ["shop"]
+    issue(folder / "certs", "hub.shop", ["127.0.0.1"], days=1)
+    renew()
+    assert load().unused(0) == {}
+    (folder / "shop.phi").write_bytes(old)
+    with pytest.raises(ValueError, match=r"--phi .*shop.phi: the phi of silo 'shop' comes with a certificate that was"):
+        load()
+
+
+def test_an_older_file_does_not_replace_a_newer_one(loading):
+    load, renew, folder = loading
+    published = renew().statement.published
+    old = (folder / "shop.phi").read_bytes()
+    wait_until(lambda: time.time() >= published + 1)
+    renew()
+    new = load()
+    (folder / "shop.phi").write_bytes(old)
+    why = r"--phi .*shop.phi: phi of silo 'shop' was published \d+ seconds? before what is in use: get the file"
+    with pytest.raises(ValueError, match=why):
+        load()
+    assert new.unused(time.time()) == {}
+    renew()
+    assert load().unused(time.time()) == load().unused(time.time()) == {}
 
 
 def test_rows_at_clients_are_published_by_their_hub(trained, published):

@@ -114,7 +114,8 @@ def serve(
     allow_missing: Annotated[
         bool,
         typer.Option(
-            "--allow-missing", help="Score ids that a silo lacks, or whose phi has expired, without its part."
+            "--allow-missing",
+            help="Score ids that a silo lacks, or whose phi has expired or is revoked, without its part.",
         ),
     ] = False,
     listen: Annotated[
@@ -173,7 +174,7 @@ def _loader(
     from tdcd.runtime.certificates.issue import SECRET
     from tdcd.runtime.certificates.revocation import REVOKED
     from tdcd.runtime.process.predict import model_of
-    from tdcd.serving.publication import CommonIds, read_publication
+    from tdcd.serving.publication import CommonIds, Publication, read_publication
     from tdcd.serving.scorer import KnownPhi, PartsScorer
 
     model, trained = Model.load(run, allow_code=allow_code), model_of(run)
@@ -186,26 +187,41 @@ def _loader(
     if phi:
         _check_finished(run, trained.run, trained.status)
 
+    in_use: dict[str, tuple[Publication, KnownPhi]] = {}
+
     def load() -> PartsScorer:
-        known: dict[str, KnownPhi] = {}
+        published: dict[str, tuple[Publication, KnownPhi]] = {}
         if ids is not None:
+            authority = Authority(folder)
+            # First of all: what is revoked is dropped, even if another file is bad.
+            for publication, part in in_use.values():
+                part.refusal = publication.refusal(authority)
             dialect = next(iter(model.parts.values())).columns.dialect
             common = CommonIds(ids, dialect, read_secret(folder / SECRET))
-            authority = Authority(folder)
             for path in phi:
-                published = read_publication(path, authority, common, trained, model.phi_width, model.dtype)
-                silo = published.statement.silo
-                if silo in known or silo in tables or silo in without or silo not in model.silos:
+                publication = read_publication(path, authority, common, trained, model.phi_width, model.dtype)
+                silo, refusal = publication.statement.silo, publication.refusal(authority)
+                if silo in published or silo in tables or silo in without or silo not in model.silos:
                     what = "no silo of this model" if silo not in model.silos else "given twice, or also otherwise"
                     raise ValueError(f"--phi {path}: it is of silo '{silo}', which is {what}")
-                known[silo] = KnownPhi(published.scores, published.statement.expires)
+                # Anything may replace what is revoked: whoever had its key could date it as they liked.
+                if silo in in_use and not in_use[silo][1].refusal:
+                    publication.check_newer(in_use[silo][0], f"--phi {path}")
+                    if refusal:
+                        raise ValueError(f"--phi {path}: {refusal}")
+                part = KnownPhi(publication.scores, publication.statement.expires, refusal)
+                published[silo] = publication, part
+        known = {silo: part for silo, (_, part) in published.items()}
         known |= {silo: KnownPhi(model.silo_scores(silo, table)) for silo, table in tables.items()}
         if lacking := [silo for silo in model.silos if silo not in known and silo not in without]:
             raise ValueError(
                 f"silo '{lacking[0]}': give --phi with the file that it published, or --data {lacking[0]}=FILE where "
                 f"its block is here, or leave it out with --without {lacking[0]}"
             )
-        return PartsScorer(model, known, without=without, allow_missing=allow_missing)
+        scorer = PartsScorer(model, known, without=without, allow_missing=allow_missing)
+        in_use.clear()
+        in_use.update(published)
+        return scorer
 
     given = [*phi, *tables.values()]
     return load, given if ids is None else [*given, ids, folder / REVOKED]

@@ -23,8 +23,7 @@ from tdcd.federation import hub_of
 from tdcd.prediction.scores import SiloScores
 from tdcd.records.files import read_plain, write_durably
 from tdcd.records.model_file import read_metadata
-from tdcd.runtime.certificates.agreement import Authority, Certified
-from tdcd.runtime.certificates.check import when
+from tdcd.runtime.certificates.agreement import Authority, Certified, ForgedCardError, RevokedCardError
 from tdcd.runtime.process.predict import ModelOf
 from tdcd.tables.dialect import Dialect
 from tdcd.tables.errors import TableError
@@ -99,8 +98,33 @@ class CommonIds:
 class Publication(NamedTuple):
     """What a silo's file says, once it was checked."""
 
-    statement: PublicationHeader
+    signed: SignedHeader
     scores: SiloScores
+
+    @property
+    def statement(self) -> PublicationHeader:
+        """What the silo signed."""
+        return self.signed.statement
+
+    def refusal(self, authority: Authority) -> str:
+        """Why the list of revoked certificates, as it is now, does not let it be used; an empty text if it does."""
+        silo = self.statement.silo
+        try:
+            authority.check(hub_of(silo), self.statement.signed, self.signed, f"the phi of silo '{silo}'")
+        except RevokedCardError as error:
+            return str(error)
+        except ForgedCardError:
+            pass  # A certificate may expire before phi does; the rest was checked when the file was read.
+        return ""
+
+    def check_newer(self, former: "Publication", where: str) -> None:
+        """Refuse what the silo published before the former one, which is in use; the same file may be read again."""
+        age = former.statement.published - self.statement.published
+        if age > 0:
+            raise ValueError(
+                f"{where}: phi of silo '{self.statement.silo}' was published {counted(age, 'second')} before what is "
+                "in use: get the file that the silo published last"
+            )
 
 
 def publish(
@@ -141,13 +165,15 @@ def publish(
     content = save({"places": places, "phi": phi}, {KEY: _encoder.encode(signed).decode()})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, content)
-    return Publication(statement, SiloScores(ids, phi))
+    return Publication(signed, SiloScores(ids, phi))
 
 
 def read_publication(
     path: Path, authority: Authority, common: CommonIds, model: ModelOf, width: int, dtype: str
 ) -> Publication:
-    """What :func:`publish` wrote, if it is what the silo signed, of this run and these ids, and has not expired.
+    """What :func:`publish` wrote, if it is what the silo signed, of this run and these ids.
+
+    It may have expired, and its certificate may be revoked: see :meth:`Publication.refusal`.
 
     Args:
         model: which training this party's own part is of.
@@ -163,7 +189,7 @@ def read_publication(
     except (SafetensorError, msgspec.MsgspecError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not phi that a silo published, or is damaged: {error}") from None
     statement, where = signed.statement, f"{path}, phi of silo '{signed.statement.silo}',"
-    authority.check(hub_of(statement.silo), statement.signed, signed, where)
+    authority.check(hub_of(statement.silo), statement.signed, signed, where, past=True)
     places, phi = _arrays(arrays, where, statement)
     if (statement.run, statement.status) != (model.run, model.status):
         raise ValueError(
@@ -178,14 +204,7 @@ def read_publication(
         raise ValueError(f"{where} has places past the {counted(len(common.ids), 'common id')}")
     if phi.shape != (len(places), width) or str(phi.dtype) != dtype:
         raise ValueError(f"{where} is {phi.dtype}{[*phi.shape]}, but the model needs {dtype}[{len(places)}, {width}]")
-    check_current(statement, time.time(), where)
-    return Publication(statement, SiloScores([common.ids[place] for place in places.tolist()], phi))
-
-
-def check_current(statement: PublicationHeader, now: float, where: str) -> None:
-    """Refuse what has expired."""
-    if now >= statement.expires:
-        raise ValueError(f"{where} expired at {when(statement.expires)}: the silo has to publish it again")
+    return Publication(signed, SiloScores([common.ids[place] for place in places.tolist()], phi))
 
 
 def _arrays(

@@ -1,7 +1,8 @@
 """Predictions of samples by id, from phi that is known ahead: what every silo adds is looked up and summed."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,15 @@ class Refusal(Exception):  # noqa: N818
         self.is_unknown = is_unknown
 
 
-class KnownPhi(NamedTuple):
+@dataclass
+class KnownPhi:
     """Phi of a silo's samples."""
 
     scores: SiloScores
     expires: int | None = None
     """From when on it must not be used, in seconds since the epoch; None for a silo's own rows."""
+    refusal: str = ""
+    """Why it must not be used whatever the time, such as a revoked certificate: it may be revoked while in use."""
 
 
 class PartsScorer:
@@ -47,7 +51,7 @@ class PartsScorer:
 
         Args:
             known: by silo; of all but those that the service does ``without``.
-            allow_missing: score ids that a silo lacks, and all once its phi has expired, without its part.
+            allow_missing: score ids that a silo lacks, and all once its phi must not be used, without its part.
         """
         self.model, self.known, self.allow_missing, self._without = model, known, allow_missing, without
         self._numbers: dict[str, int] = {}
@@ -64,17 +68,19 @@ class PartsScorer:
         """How many ids are known."""
         return len(self._numbers)
 
-    def expired(self, now: float) -> list[str]:
-        """The silos whose phi must no longer be used."""
-        return [silo for silo, part in self.known.items() if part.expires is not None and now >= part.expires]
+    def unused(self, now: float) -> dict[str, str]:
+        """By silo whose phi must not be used: why."""
+        reasons = {silo: part.refusal for silo, part in self.known.items() if part.refusal}
+        for silo, part in self.known.items():
+            if silo not in reasons and part.expires is not None and now >= part.expires:
+                reasons[silo] = f"the phi of silo '{silo}' expired at {when(part.expires)}: it has to publish it again"
+        return reasons
 
     def answer(self, ids: Sequence[str], now: float) -> dict[str, Any]:
         """Predictions of these ids, in their order: see :class:`tdcd.serving.service.PredictionAnswer`."""
-        expired = self.expired(now)
-        if expired and not self.allow_missing:
-            at = when(self.known[expired[0]].expires or 0)
-            why = f"the phi of silo '{expired[0]}' expired at {at}: it has to publish it again"
-            raise Refusal(why, is_unknown=False)
+        unused = self.unused(now)
+        if unused and not self.allow_missing:
+            raise Refusal(next(iter(unused.values())), is_unknown=False)
         # The last place of every silo's rows says that it lacks the id.
         nowhere = len(self._numbers)
         numbers = np.array([self._numbers.get(sample, nowhere) for sample in ids], np.int64)
@@ -84,7 +90,7 @@ class PartsScorer:
         added: dict[str, Any] = {}
         missing: dict[str, list[str]] = {}
         for silo in self.model.silos:
-            if silo in self._without or silo in expired:
+            if silo in self._without or silo in unused:
                 rows = np.full(len(ids), -1, np.int64)
             else:
                 rows = self._rows[silo][numbers]

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,6 +80,9 @@ class PredictionService:
         self._files, self._load, self._is_private = files, load, is_private
         self._seen = self._marks()
         self.scorer = load()
+        self._refused: dict[str, str] | None = None
+        """When and why files were refused; None once they were read."""
+        self._report_unused()
         self._schema = _encoder.encode(_openapi())
 
     def app(self) -> Starlette:
@@ -108,7 +112,7 @@ class PredictionService:
     async def _healthz(self, request: Request) -> Response:
         self._check_origin(request)
         scorer, now = self.scorer, time.time()
-        expired = scorer.expired(now)
+        unused = scorer.unused(now)
         silos = {
             silo: {
                 "ids": len(part.scores.ids),
@@ -116,8 +120,14 @@ class PredictionService:
             }
             for silo, part in scorer.known.items()
         }
-        facts = {"status": "expired" if expired else "up", "ids": len(scorer), "silos": silos}
-        code = 503 if expired and not scorer.allow_missing else 200
+        facts = {
+            "status": "incomplete" if unused else "up",
+            "ids": len(scorer),
+            "silos": silos,
+            "not_used": unused,
+            "files_refused": self._refused,
+        }
+        code = 503 if unused and not scorer.allow_missing else 200
         return Response(_encoder.encode(facts), code, media_type="application/json")
 
     async def _openapi(self, request: Request) -> Response:
@@ -152,10 +162,20 @@ class PredictionService:
             self._seen = marks
             try:
                 self.scorer = await asyncio.to_thread(self._load)
-            except (ValueError, OSError) as error:
-                event("files refused", logging.WARNING, why=f"{error}; the former ones stay in use")
+            except Exception as error:  # Whatever it is: files that come later must be read.
+                what = str(error) if isinstance(error, ValueError | OSError) else repr(error)
+                why = f"{what}; the former ones stay in use"
+                self._refused = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "why": why}
+                event("files refused", logging.WARNING, why=why)
             else:
+                self._refused = None
                 event("files read", ids=len(self.scorer))
+            self._report_unused()
+
+    def _report_unused(self) -> None:
+        """Log which phi must not be used."""
+        for silo, why in self.scorer.unused(time.time()).items():
+            event("phi not used", logging.WARNING, silo=silo, why=why)
 
     def _marks(self) -> list[tuple[int, ...] | None]:
         """What shows that a file was replaced."""
@@ -226,7 +246,7 @@ def _openapi() -> dict[str, Any]:
         "413": "too large",
         "415": "not JSON",
         "421": "another host's name",
-        "503": "the phi of a silo expired",
+        "503": "the phi of a silo expired, or its certificate was revoked",
     }
     errors = {code: {"description": words, **of(problem)} for code, words in codes.items()}
     predict = {
@@ -236,7 +256,7 @@ def _openapi() -> dict[str, Any]:
     }
     health = {
         "summary": "Whether it can answer, and for how long phi may be used",
-        "responses": {"200": {"description": "up"}, "503": {"description": "the phi of a silo expired"}},
+        "responses": {"200": {"description": "up"}, "503": {"description": "phi must not be used"}},
     }
     return {
         "openapi": "3.1.0",
