@@ -125,12 +125,13 @@ def bound(
     from tdcd.cli.console import EstimateDisplay, show_bound, show_scaled_bound
     from tdcd.pages.bound import write_page, write_scaled_page
     from tdcd.planning import measure_bound, scaled_bound
+    from tdcd.records.run_folder import RunFolder
 
     display = EstimateDisplay(screen)
     with reported(), interruptible(display):
         config = _configuration(source, [], allow_code=allow_code) if source.exists() else None
         if config is not None and (source.is_file() or config.train.is_automatic):
-            where = source if source.is_file() else source / "config.toml"
+            where = source if source.is_file() else RunFolder(source).config_file
             scaled = scaled_bound(
                 config, str(where), devices=chosen_devices(devices), seconds=seconds, observe=display.observe
             )
