@@ -10,6 +10,7 @@ from support.party_processes import free_ports
 from tdcd.cli.app import app
 from tdcd.config import check_config
 from tdcd.runtime.job import Job
+from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.align import AlignClient, AlignHub
 from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.transport.transport import LocalNetwork
@@ -69,6 +70,27 @@ def test_everybody_learns_the_common_ids_and_clients_only_their_own(known):
     assert found["hub.bank"] == found["hub.shop"] == found["hub.bureau"] == COMMON
     assert found["client.bank.n"] == ["3", "ä"]
     assert found["client.bank.s"] == ["11"]
+
+
+def test_answers_to_a_hub_that_was_killed_are_not_taken_for_those_to_the_next_one():
+    ids, silos = {hub: IDS[hub] for hub in ("hub.shop", "hub.bureau")}, SILOS[1:]
+
+    def hub_and_peer():
+        return parties(ids, silos=silos)
+
+    (former, peer), (current, _) = hub_and_peer(), hub_and_peer()
+
+    def spoken(dialogue, messages):
+        return [answer for message in messages for answer in dialogue.receive(message)]
+
+    began, began_here = peer.start(), former.start()
+    blinded, asked = spoken(former, began), spoken(peer, began_here)
+    (stale,) = [message for message in spoken(peer, blinded) if message.step == "returned"]
+    current.start()
+    spoken(current, [*began, *asked])
+    with pytest.raises(RejectedMessage, match="compared before one of the hubs came back"):
+        current.receive(stale)
+    assert not current.done
 
 
 def test_an_id_that_two_clients_hold_stops_everybody_and_names_both():

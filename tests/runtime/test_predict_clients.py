@@ -125,6 +125,7 @@ def test_what_does_not_fit_is_refused(trained):
     with pytest.raises(RejectedMessage, match="it has no array"):
         client.receive(message.replace(block={}))
     (answer,) = client.receive(message)
+    other = message.preparation.replace(" ", "  ", 1)
     assert isinstance(message, PredictModel)
     assert isinstance(answer, PredictRows)
     with pytest.raises(RejectedMessage, match=r"'absent' is uint8 \[3, 1\], not uint8 \[3, 0\]"):
@@ -138,6 +139,8 @@ def test_what_does_not_fit_is_refused(trained):
         bank.receive(answer.replace(ids=["1", "1", "2"]))
     with pytest.raises(RejectedMessage, match="'predict_rows' was not requested"):
         bank.receive(answer.replace(sender="hub.shop"))
+    with pytest.raises(RejectedMessage, match="of the model of a process that has ended"):
+        bank.receive(client.receive(message.replace(feature_shape=message.feature_shape, preparation=other))[0])
     with pytest.raises(IncompatibleParties, match=r"train\.rounds"):
         bank.receive(answer.replace(config={**job.shared, "train.rounds": 9}))
 

@@ -121,3 +121,27 @@ def test_who_knows_all_ids_and_the_federations_secret_can_list_none_of_what_a_hu
     sent, sent_again = ({row.tobytes() for row in message.points.values} for message in (hello, again))
     assert not sent & guesses
     assert not sent & sent_again
+
+
+def test_answers_to_a_process_that_has_ended_are_not_taken_for_those_to_the_next_one():
+    former, current, shop = hubs(without=["bureau"])["bank"], *hubs(without=["bureau"]).values()
+    greeting, own_greeting = shop.start()[0], current.start()[0]
+    stale = [greeting, *shop.receive(former.start()[0])]
+    (returned,) = former.receive(greeting)
+    stale += shop.receive(returned)
+    assert [message.kind for message in stale] == ["predict_hello", "predict_returned", "predict_scores"]
+    # The bank's hub was killed and comes back: its peer sends it everything again, and then answers it.
+    (its_returned,) = current.receive(stale[0])
+    for answer in stale[1:]:
+        with pytest.raises(RejectedMessage, match="compared before one of the hubs came back"):
+            current.receive(answer)
+    (again,) = shop.receive(own_greeting)
+    current.receive(again)
+    # Nor is what the former process had still to say.
+    with pytest.raises(RejectedMessage, match="compared before one of the hubs came back"):
+        shop.receive(returned)
+    (scores,) = shop.receive(its_returned)
+    current.receive(scores)
+    assert current.done
+    assert [*current.parts["hub.shop"].ids] == ["2", "3"]
+    assert (current.parts["hub.shop"].phi == shop.own.phi[[1, 0]]).all()

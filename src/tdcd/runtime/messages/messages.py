@@ -356,7 +356,10 @@ class AlignIds(Message, frozen=True, kw_only=True, tag="align_ids"):
 
 
 class AlignRows(Message, frozen=True, kw_only=True, tag="align_rows"):
-    """One step of an alignment between hubs; see :class:`~tdcd.alignment.messages.Outgoing`."""
+    """One step of an alignment between hubs; see :class:`~tdcd.alignment.messages.Outgoing`.
+
+    ``run`` of an answer to the receiver's points is the name of the comparison.
+    """
 
     step: str
     rows: Array
@@ -381,13 +384,16 @@ class PredictHello(Message, frozen=True, kw_only=True, tag="predict_hello"):
 
 
 class PredictReturned(Message, frozen=True, kw_only=True, tag="predict_returned"):
-    """The receiver's points, blinded by the sender too, in the order in which they came."""
+    """The receiver's points, blinded by the sender too, in their order; ``run`` names the comparison."""
 
     points: Array
 
 
 class PredictScores(Message, frozen=True, kw_only=True, tag="predict_scores"):
-    """A hub's phi of the samples that the receiver has too; ``places`` are those among the receiver's points."""
+    """A hub's phi of the samples that the receiver has too; ``places`` are those among the receiver's points.
+
+    ``run`` names the comparison, or what its masks are of.
+    """
 
     places: Array
     phi: Array
@@ -408,7 +414,7 @@ class PredictModel(Message, frozen=True, kw_only=True, tag="predict_model"):
 
 
 class PredictRows(Message, frozen=True, kw_only=True, tag="predict_rows"):
-    """The ids of a client's new rows, and their phi."""
+    """The ids of a client's new rows, and their phi; ``run`` is a digest of the question."""
 
     ids: list[str]
     phi: Array

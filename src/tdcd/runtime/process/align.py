@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.alignment import Alignment, Answer
+from tdcd.alignment.alignment import comparison_of
 from tdcd.alignment.messages import Outgoing
 from tdcd.config import Config, ConfigError, SiloSection
 from tdcd.federation import client_of
@@ -71,6 +73,8 @@ class AlignHub:
         self._alignment: Alignment | None = None
         self._early: list[AlignRows] = []
         self._met: set[str] = set()
+        self._points: dict[tuple[str, str], NDArray[np.uint8]] = {}
+        """By sender and receiver: the ids that the one has sent the other, blinded."""
 
     @property
     def num_ids(self) -> int:
@@ -113,6 +117,10 @@ class AlignHub:
             self._early.append(message)
             return []
         rows = take(message.rows, "rows", np.uint8, [None, None])
+        if message.step == "blinded":
+            self._points[message.sender, self.name] = rows
+        elif message.step != "announced" and message.run != self._comparison_with(message.sender):
+            raise RejectedMessage("it is about ids that were compared before one of the hubs came back")
         return self._to_messages(self._alignment.receive(self.job.hubs.index(message.sender), message.step, rows))
 
     def _compare_answers(self, message: AlignHello | AlignIds) -> None:
@@ -155,11 +163,19 @@ class AlignHub:
             out += self.receive(message)
         return out
 
+    def _comparison_with(self, peer: str) -> str:
+        """Its name; of points that are not here yet, a name that no answer has."""
+        points = [self._points.get(link) for link in ((self.name, peer), (peer, self.name))]
+        return comparison_of(*(rows for rows in points if rows is not None))
+
     def _to_messages(self, outgoing: Sequence[Outgoing]) -> list[Message]:
-        out: list[Message] = [
-            AlignRows(self.name, self.job.hubs[message.receiver], step=message.step, rows=Array.of(message.payload))
-            for message in outgoing
-        ]
+        out: list[Message] = []
+        for message in outgoing:
+            peer, step, rows = self.job.hubs[message.receiver], message.step, message.payload
+            if step == "blinded":
+                self._points[self.name, peer] = rows
+            run = self._comparison_with(peer) if step in {"returned", "numbered"} else ""
+            out.append(AlignRows(self.name, peer, run=run, step=step, rows=Array.of(rows)))
         if self.done and not self.counts:
             assert self._alignment is not None
             self.counts = {self.job.hubs[silo]: count for silo, count in self._alignment.counts.items()}

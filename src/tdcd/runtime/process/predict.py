@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.alignment.alignment import BlindedIds, checked_points
+from tdcd.alignment.alignment import BlindedIds, checked_points, comparison_of
 from tdcd.blocks.base import with_head, without_head
 from tdcd.blocks.start import start_block
 from tdcd.config import ConfigError
@@ -35,7 +35,7 @@ from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.messages.messages import PredictHello, PredictModel, PredictReturned, PredictRows, PredictScores
 from tdcd.runtime.messages.structure import Array, Message, named
 from tdcd.runtime.messages.validation import take, take_all, take_json, take_mask
-from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.runtime.messages.wire import RejectedMessage, encode
 from tdcd.runtime.process.dialogue import Waiting, converse
 from tdcd.runtime.process.party import PartySection, keys_of, open_transport
 from tdcd.tables.client_table import find_silo
@@ -73,9 +73,9 @@ NO_NOISE = (
 class ComparedIds:
     """What a hub and one of its peers know of each other's samples: every set blinded by both."""
 
-    def __init__(self, theirs: NDArray[np.uint8]) -> None:
-        """Take the peer's samples, blinded by it and by this hub."""
-        self.theirs = theirs
+    def __init__(self, theirs: NDArray[np.uint8], name: str) -> None:
+        """Take the peer's samples, blinded by it and by this hub; and the name of this comparison."""
+        self.theirs, self.name = theirs, name
         self.returned: NDArray[np.uint8] | None = None
         """This hub's samples, blinded by it and by the peer."""
 
@@ -164,6 +164,7 @@ class PredictHub:
         if isinstance(message, PredictHello):
             return self._on_hello(message)
         if isinstance(message, PredictReturned) and message.sender in self._compared:
+            self._check_current(message)
             if self._has_compared(message.sender):
                 raise RejectedMessage("it was returned before")
             what = f"the set of {self.name} that {message.sender} returned"
@@ -197,10 +198,17 @@ class PredictHub:
         points = checked_points(points, len(points), f"the set of {message.sender} that it sent")
         self._to_compute += len(points)
         self._their_stand_ins[message.sender] = message.stand_ins
-        self._compared[message.sender] = ComparedIds(self._blinded.blind(points))
+        own = self._hello().points.values
+        compared = ComparedIds(self._blinded.blind(points), comparison_of(own, points))
+        self._compared[message.sender] = compared
         self.parts.pop(message.sender, None)
-        returned = Array.of(self._compared[message.sender].theirs)
-        return [PredictReturned(self.name, message.sender, points=returned)]
+        return [PredictReturned(self.name, message.sender, run=compared.name, points=Array.of(compared.theirs))]
+
+    def _check_current(self, message: PredictReturned | PredictScores) -> None:
+        """Reject an answer to the points of a process that has ended: those of this hub, or of the sender."""
+        compared = self._compared.get(message.sender)
+        if compared is None or message.run != compared.name:
+            raise RejectedMessage("it is about samples that were compared before one of the hubs came back")
 
     def _on_compared(self, peer: str) -> list[Message]:
         """Send the peer this silo's scores of the samples that both have; with stand-ins, once all are compared."""
@@ -233,9 +241,11 @@ class PredictHub:
         pairs = self._compared[peer].pairs()
         places = np.array([place for _, place in pairs], np.int64)
         phi = self.own.phi[self._rows[[own for own, _ in pairs]]]
-        return [PredictScores(self.name, peer, places=Array.of(places), phi=Array.of(phi))]
+        name = self._compared[peer].name
+        return [PredictScores(self.name, peer, run=name, places=Array.of(places), phi=Array.of(phi))]
 
     def _on_scores(self, message: PredictScores) -> list[Message]:
+        self._check_current(message)
         places = take(message.places, "places", np.int64, [None])
         phi = take(message.phi, "phi", self.own.phi.dtype, [len(places), self.own.phi.shape[1]])
         if len(places) and not 0 <= places.min() <= places.max() < len(self._rows):
@@ -402,6 +412,8 @@ class ScoringHub:
         """The hub with its clients' scores, once they are there."""
         self._rows: dict[str, SiloScores] = {}
         self._early: dict[str, PredictHello] = {}
+        self._asked: dict[str, str] = {}
+        """By client: a digest of what it was asked for last."""
         self._absent: NDArray[np.bool_] | None = None
         """Which rows need which stand-ins, once clients were asked for them."""
         self._with_stand_ins: dict[str, NDArray[Any]] = {}
@@ -421,13 +433,13 @@ class ScoringHub:
 
     def start(self) -> list[Message]:
         """The silo's part of the model, for its clients."""
-        return [self._model().to(client) for client in self.clients]
+        return [self._model(client) for client in self.clients]
 
-    def _model(self, absent: NDArray[np.bool_] | None = None) -> PredictModel:
+    def _model(self, client: str, absent: NDArray[np.bool_] | None = None) -> PredictModel:
         part = self._part
-        return PredictModel(
+        message = PredictModel(
             self.name,
-            "",
+            client,
             preparation=json.dumps(part.preparation.to_json()),
             feature_shape=part.feature_shape,
             outputs=self._outputs,
@@ -435,12 +447,16 @@ class ScoringHub:
             absent=None if absent is None else Array.of(absent.astype(np.uint8)),
             config=self._job.shared,
         )
+        self._asked[client] = _digest_of(message)
+        return message
 
     def receive(self, message: Message) -> list[Message]:
         """A client's scores, or another hub's part of the prediction."""
         if message.sender in self.clients:
             if not isinstance(message, PredictRows):
                 raise RejectedMessage(f"'{message.kind}' was not requested")
+            if message.run != self._asked[message.sender]:
+                raise RejectedMessage("it is of the model of a process that has ended")
             return self._on_stand_ins(message) if message.stands_in else self._on_rows(message)
         if self.hub is not None:
             return self._and_ask(lambda hub: hub.receive(message))
@@ -458,7 +474,7 @@ class ScoringHub:
             return out
         ends = np.cumsum([len(self._rows[client].ids) for client in self.clients])
         parts = np.split(self._absent, ends[:-1])
-        return out + [self._model(own).to(client) for client, own in zip(self.clients, parts, strict=True)]
+        return out + [self._model(client, own) for client, own in zip(self.clients, parts, strict=True)]
 
     def _stand_in_phi(self, absent: NDArray[np.bool_]) -> NDArray[Any] | None:
         if self._absent is not None and (absent != self._absent).any():
@@ -562,7 +578,9 @@ class ScoringClient:
         job = self._job
         nothing = np.zeros((0, job.combine.width(message.outputs)), job.settings.dtype)
         phi = Array.of(part.phi(rows, absent) if len(rows) else nothing)
-        return [PredictRows(self.name, self.hub, ids=[*rows.ids], phi=phi, stands_in=stands_in, config=job.shared)]
+        run = _digest_of(message)
+        rows_of = PredictRows(self.name, self.hub, run=run, ids=[*rows.ids], phi=phi, config=job.shared)
+        return [rows_of.replace(stands_in=stands_in)]
 
     def _part(self, message: PredictModel) -> SiloModel:
         job, section = self._job, self._job.config.silos[self._silo]
@@ -581,6 +599,11 @@ class ScoringClient:
         arrays = take_all(message.block, layout)
         parameters = jax.tree.unflatten(jax.tree.structure(start), [arrays[name] for name in layout])
         return SiloModel(columns, preparation, shape, with_head(block, job.combine), parameters)
+
+
+def _digest_of(question: PredictModel) -> str:
+    """What the answer to a question names: who comes back may ask about another model."""
+    return hashlib.sha256(encode(question)).hexdigest()[:32]
 
 
 def score_as_client(job: Job, silo: str, client: str, data: Path, own: PartySection, *, waiting: Waiting) -> int:
