@@ -1,9 +1,9 @@
 """Whether attacks stay under the bound of noise on phi: the audit's, in 20 runs with noise of their own.
 
-``python -m benchmarks.phi_attacks [--runs 20]`` prints a table. Breast cancer, three linear silos with labels everywhere,
-every sample in each of three rounds. "Two rows" is how often an attacker is right who knows the silo's blocks and two
-rows of which one is the sample's, the other being the one that is easiest to tell from it; the bound is the accountant's,
-for what was sent. It takes about five minutes.
+``python -m benchmarks.phi_attacks [--runs 20]`` prints a table. Breast cancer, three linear silos with labels
+everywhere, every sample in each of three rounds. "Two rows" is how often an attacker is right who knows the silo's
+blocks and two rows of which one is the sample's, the other being the one that is easiest to tell from it; the bound is
+the accountant's, for what was sent. It takes about five minutes.
 """
 
 import argparse
@@ -50,7 +50,9 @@ def main() -> None:
             for line in ("few known rows", "known rows")
         )
         bound = f"{rows[0].bound:.3f}"
-        print(f"| {epsilon:g} | {right.mean():.3f} | {right.max():.3f} | {bound} | {few:.3f} | {more:.3f} |", flush=True)
+        print(
+            f"| {epsilon:g} | {right.mean():.3f} | {right.max():.3f} | {bound} | {few:.3f} | {more:.3f} |", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tdcd.core.codecs.noise import GaussianNoise
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.job import Job
-from tdcd.runtime.process.party import PartySection, run_hub
+from tdcd.runtime.process.party import PartySection, account_for_predictions, run_hub
 from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage.account import Account, Limits, Totals
 from tdcd.runtime.storage.hub_folder import HubFolder
@@ -161,6 +161,25 @@ def test_what_has_no_noise_or_other_noise_is_not_counted_as_gaussian(tmp_path, m
 
 class Laplace(Identity):
     sigma = 1.0
+
+
+def test_predictions_are_counted_by_who_got_them_and_have_no_epsilon(tmp_path):
+    account = Account(tmp_path / "account.jsonl", clock=lambda: 0)
+    account.begin(JOBS[1.0], 0, "first", FREE)
+    assert Totals.of(account.read()).phi == pytest.approx(1.0, abs=1e-3)
+    account.predicted(JOBS[1.0], "first", "lab", 12)
+    account.predicted(JOBS[1.0], "first", "shop", 3)
+    # The run comes back, and is counted already; it ends.
+    account.begin(JOBS[1.0], 0, "first", FREE)
+    account.end(JOBS[1.0], 0, "first", 6)
+    assert [line.what for line in account.read()] == ["begun", "predicted", "predicted", "ended"]
+    totals = Totals.of(account.read())
+    assert (totals.runs, totals.phi, totals.predicted_rows) == (1, None, 15)
+    shown = tdcd("spent", "account.jsonl", cwd=tmp_path).stdout
+    assert "phi of 12 rows to predict with" in " ".join(shown.split())
+    assert "Phi sent to predict with: 15 rows." in " ".join(shown.split())
+    with pytest.raises(ConfigError, match="most_epsilon = 2: predictions send phi of new rows as it is"):
+        account_for_predictions(PartySection(account=str(account.path), most_epsilon=2.0))
 
 
 def test_a_hub_keeps_to_the_key_of_its_noise(tmp_path):

@@ -162,11 +162,12 @@ class _Recorder:
         ]
         sent, rounding = phis, [FLOAT_NOISE * _largest(phi) for phi in phis]
         if (added := noise_of(self.variant.exchange)) is not None:
-            numbers = [jnp.asarray(phi, self.planned.settings.dtype) for phi in phis]
-            sent = [
-                np.asarray(encode_scores(added, phi, self._sending(index, silo, phi), "train"), np.float64)
-                for silo, phi in enumerate(numbers)
+            dtype = self.planned.settings.dtype
+            noisy = [
+                encode_scores(added, jnp.asarray(phi, dtype), self._sending(index, silo, phi), "train")
+                for silo, phi in enumerate(phis)
             ]
+            sent = [np.asarray(phi, np.float64) for phi in noisy]
         return [blocks, phis, sent, nothing, rounding, self._between(rounding), np.ones(len(self.rows))]
 
     def _exchanged(self, index: int, blocks: list[Tree]) -> list[Any]:

@@ -137,7 +137,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     # A block that cannot be loaded is reported before other parties wait for this one.
     job.block(index)
     _require_encryption(job)
-    account = _account_of(own)
+    account = account_of(own)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
@@ -179,7 +179,21 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
             return driver.run(should_stop)
 
 
-def _account_of(own: PartySection) -> Account | None:
+def account_for_predictions(own: PartySection) -> Account | None:
+    """The hub's account, if it keeps one, for phi of new rows, which has no noise and so no epsilon.
+
+    Raises:
+        ConfigError: there is a limit to epsilon.
+    """
+    account = account_of(own)
+    if own.most_epsilon is not None:
+        raise ConfigError(
+            [f"most_epsilon = {own.most_epsilon:g}: predictions send phi of new rows as it is, which has no epsilon"]
+        )
+    return account
+
+
+def account_of(own: PartySection) -> Account | None:
     """The file of what was spent, if the hub keeps one."""
     limits = {name: getattr(own, name) for name in ("most_epsilon", "most_label_epsilon", "most_runs")}
     given = [f"{name} = {value}" for name, value in limits.items() if value is not None]

@@ -1,9 +1,9 @@
 """What a silo's runs have spent of its rows and labels, in a file that its hub keeps from run to run.
 
-A line per event: a run begins, with all that it may spend; it ends, with what it has spent. So a run that never ends
-counts in full. Every line names the digest of the one before, and a second file next to it has that of the last: a line
-that is missing or was changed is found, unless both files were put back. They are the silo's own, and no other party is
-sent them.
+A line per event: a run begins, with all that it may spend; it ends, with what it has spent; another silo gets phi of
+new rows, to predict with. So a run that never ends counts in full. Every line names the digest of the one before, and a
+second file next to it has that of the last: a line that is missing or was changed is found, unless both files were put
+back. They are the silo's own, and no other party is sent them.
 """
 
 import fcntl
@@ -37,12 +37,12 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The digest of all lines before."""
     time: int
     """Seconds since 1970."""
-    what: Literal["begun", "ended"]
+    what: Literal["begun", "ended", "predicted"]
     run: str
-    """The hub's nonce of the run."""
+    """The hub's nonce of the run; of predictions, the hubs' name of the one whose model predicts."""
     title: str
     to: list[str]
-    """The other silos."""
+    """The other silos; of predictions, the one that gets phi, alone or in a sum."""
     sigma: float | None = None
     """The noise on phi; None: phi is sent as it is."""
     delta: float | None = None
@@ -50,6 +50,8 @@ class Spending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """With a sample's phi, evaluations counted in: at most, or those that were sent."""
     has_labels: bool = False
     label_epsilon: float | None = None
+    rows: int = 0
+    """Of predictions: how many rows they are of."""
 
 
 class Limits(NamedTuple):
@@ -74,17 +76,19 @@ class Totals(NamedTuple):
     """Epsilon of a label: the sum of all runs. A hub does not see whether its clients drew the same labels again."""
     plain_labels: int
     """The runs on labels as they are."""
+    predicted_rows: int = 0
+    """The rows whose phi was sent, or published, to predict: once for every silo that got it."""
 
     @classmethod
     def of(cls, lines: list[Spending]) -> Self:
-        """The sums over runs: of each the last line, which is its end if it has ended."""
-        latest = {line.run: line for line in lines}.values()
+        """The sums over runs: of each the last line, which is its end if it has ended. Predictions have no noise."""
+        latest, predicted = _latest(lines), [line for line in lines if line.what == "predicted"]
         noisy = [line for line in latest if line.sigma is not None]
         # Gaussian mechanisms add up in inverse variances.
         precision = sum(line.messages / line.sigma**2 for line in noisy if line.sigma)
         delta = min((line.delta for line in noisy if line.delta is not None), default=0.0)
         phi: float | None = 0.0
-        if any(not line.sigma for line in latest):
+        if any(not line.sigma for line in [*latest, *predicted]):
             phi = None
         elif precision:
             from tdcd.core.codecs.noise import GaussianNoise  # noqa: PLC0415 - few hubs have an account
@@ -92,7 +96,7 @@ class Totals(NamedTuple):
             phi = GaussianNoise(1.0, 1 / math.sqrt(precision), delta).epsilon(1)
         epsilons = [line.label_epsilon for line in latest if line.has_labels and line.label_epsilon is not None]
         plain = sum(line.has_labels and line.label_epsilon is None for line in latest)
-        return cls(len(latest), phi, delta, math.fsum(epsilons), plain)
+        return cls(len(latest), phi, delta, math.fsum(epsilons), plain, sum(line.rows for line in predicted))
 
     def problems(self, limits: Limits) -> list[str]:
         """Which limits these sums are beyond."""
@@ -138,7 +142,7 @@ class Account:
         """
         with self._locked() as head:
             lines, mark = self._read()
-            if any(line.run == run for line in lines):
+            if any(line.run == run for line in _latest(lines)):
                 return
             line = self._line(job, silo, run, mark, "begun", job.config.train.rounds)
             if problems := Totals.of([*lines, line]).problems(limits):
@@ -151,6 +155,16 @@ class Account:
             lines, mark = self._read()
             if not any(line.run == run and line.what == "ended" for line in lines):
                 self._append(self._line(job, silo, run, mark, "ended", round_index), mark, head)
+
+    def predicted(self, job: Job, run: str | None, to: str, rows: int) -> None:
+        """Count phi of new rows that a silo is about to get, before it is sent: by the model of a run."""
+        with self._locked() as head:
+            mark = self._read()[1]
+            now, title = int(self._clock()), job.config.title
+            line = Spending(
+                before=mark.digest, time=now, what="predicted", run=run or "", title=title, to=[to], rows=rows
+            )
+            self._append(line, mark, head)
 
     def _line(
         self, job: Job, silo: int, run: str, mark: Mark, what: Literal["begun", "ended"], round_index: int
@@ -230,15 +244,24 @@ def _noise_on_phi(job: Job, silo: int) -> "GaussianNoise | None":
     return noise_of(job.variant.exchange) if job.variant.knowledge.sends_phi(silo) else None
 
 
+def _latest(lines: list[Spending]) -> list[Spending]:
+    """The last line of every run."""
+    return [*{line.run: line for line in lines if line.what != "predicted"}.values()]
+
+
 def account_table(lines: list[Spending]) -> TextTable:
-    """One row per run."""
+    """One row per run, and one for every silo that was sent phi to predict with."""
     rows = []
-    for line in {line.run: line for line in lines}.values():
+    for line in lines:
+        if line.what == "predicted":
+            state = f"phi of {counted(line.rows, 'row')} to predict with"
+            rows.append([line.title, _when(line), ", ".join(line.to), "as it is", "–", state])
+    for line in _latest(lines):
         noise = None if line.sigma is None or line.delta is None else (line.sigma, line.delta)
         rows.append(
             [
                 line.title,
-                datetime.fromtimestamp(line.time, UTC).strftime("%Y-%m-%d %H:%M"),
+                _when(line),
                 ", ".join(line.to),
                 "as it is" if noise is None else _epsilon_in_words(*noise, line.messages),
                 _labels_in_words(line),
@@ -250,17 +273,22 @@ def account_table(lines: list[Spending]) -> TextTable:
 
 def account_totals(totals: Totals) -> str:
     """The sums in a sentence."""
-    phi = "no epsilon, since a run sent it as it is" if totals.phi is None else f"{totals.phi:.4g}"
+    phi = "no epsilon, since it was sent as it is" if totals.phi is None else f"{totals.phi:.4g}"
     delta = f" (delta = {totals.delta:g})" if totals.phi else ""
     return (
         f"{counted(totals.runs, 'run')}. Epsilon of a row's phi: {phi}{delta}. Epsilon of a label: {totals.labels:g}; "
-        f"{counted(totals.plain_labels, 'run')} on labels as they are."
+        f"{counted(totals.plain_labels, 'run')} on labels as they are. Phi sent to predict with: "
+        f"{counted(totals.predicted_rows, 'row')}."
     )
 
 
 def as_facts(totals: Totals) -> str:
     """The same as JSON."""
     return json.dumps(totals._asdict())
+
+
+def _when(line: Spending) -> str:
+    return datetime.fromtimestamp(line.time, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _epsilon_in_words(sigma: float, delta: float, messages: int) -> str:
