@@ -131,6 +131,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
         )
+    if planned.config.exchange.block_epsilon is not None:
+        raise ValueError(
+            f"exchange.block_epsilon = {planned.config.exchange.block_epsilon:g}: an audit takes blocks as they are, "
+            "which shows at least as much; leave it out"
+        )
     if not planned.objective.combine.is_additive:
         raise ValueError(
             f"model.head = {planned.config.model.head!r}: the attacks here read scores that are sums of phi; leave it "
