@@ -59,6 +59,7 @@ def test_the_run_is_that_of_plain_fixed_point_and_the_simulation(protected, tmp_
     [
         {"silos": RIDGE["silos"][:1], **PROTECT},
         {**PROTECT, "train": {"hub_optimizer": "momentum", "momentum": 0.5, "overlap": 1}},
+        {"exchange": {"protect_blocks": True, "block_epsilon": 4.0, "block_clip": 0.01}},
     ],
 )
 def test_so_it_is_of_one_silo_alone_and_with_a_hub_optimizer(sections):

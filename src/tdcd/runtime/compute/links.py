@@ -24,6 +24,7 @@ from tdcd.core.codecs.codec import (
     sends_whole,
     sent_up,
 )
+from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
@@ -222,6 +223,37 @@ class Links:
             )
             return {name: np.asarray(leaf) for name, leaf in named_leaves(sent).items()}
 
+    def contribution(
+        self,
+        round_index: int,
+        client: int,
+        block: Tree,
+        before: Tree,
+        share: NDArray[Any],
+        num_clients: int,
+        secret: NDArray[np.uint32] | None,
+    ) -> Arrays:
+        """What a client adds to the sum of its silo's blocks; ``secret`` is that of its noise, if it adds any."""
+        exchange = self._variant.summed_blocks
+        assert exchange is not None
+        if exchange.takes_numpy:
+            return named_leaves(exchange.contribution(block, before, share, self._sending(0, 0), num_clients))
+        with precision(self._settings.dtype):
+            stream = np.int32(BLOCKS + client)
+            parts = _contribution(
+                block,
+                before,
+                share,
+                self._seed,
+                np.int32(round_index),
+                stream,
+                secret,
+                silo=self._silo,
+                num_clients=num_clients,
+                exchange=exchange,
+            )
+            return {name: np.asarray(leaf) for name, leaf in named_leaves(parts).items()}
+
     def decode_blocks(
         self, round_index: int, before: Tree, sent: Sequence[Arrays], clients: Sequence[int], layout: Layout
     ) -> Tree:
@@ -243,6 +275,24 @@ def _encode(
     phi: Array, seed: Array, round_index: Array, secret: Any, *, silo: int, shape: tuple[int, ...], exchange: Codec
 ) -> Wire:
     return exchange.encode(phi, Sending(seed, round_index, silo, shape, secret=secret))
+
+
+@compiled("silo", "num_clients", "exchange")
+def _contribution(
+    block: Tree,
+    before: Tree,
+    share: Array,
+    seed: Array,
+    round_index: Array,
+    stream: Array,
+    secret: Any,
+    *,
+    silo: int,
+    num_clients: int,
+    exchange: FixedBlocks,
+) -> Tree:
+    sending = Sending(seed, round_index, silo, stream=stream, secret=secret)
+    return exchange.contribution(block, before, share, sending, num_clients)
 
 
 @compiled("silo", "shape", "variant")

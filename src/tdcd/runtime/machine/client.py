@@ -87,10 +87,10 @@ class Client:
 
         Args:
             keys: for masks; of this process.
-            secret: what its encrypted sums are hidden with; the same after a restart.
+            secret: what its encrypted sums are hidden with, or its noise follows from; the same after a restart.
         """
         self.job, self.silo, self.name, self.data = job, silo, name, data
-        self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest)
+        self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest, secret)
         self.hub = job.hubs[silo]
         self._is_summed = job.round.summed_blocks is not None
         """Whether its hub sees nothing of blocks, gradients and products but sums."""
@@ -402,7 +402,7 @@ class Client:
         if not are_finite([*leaves_of(block), *leaves.values()]):
             return self._answer(message, Diverged)
         if self._is_summed:
-            arrays, reason = self._masks.protected(self._compute, block, message)
+            arrays, reason = self._masks.protected(self._compute, block, self._block, message)
             if reason:
                 return self._answer(message, Diverged, reason=reason)
         else:

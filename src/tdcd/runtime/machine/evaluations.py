@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate
+from tdcd.core.codecs.block_noise import epsilon_of_blocks
 from tdcd.core.codecs.codec import epsilon_until
 from tdcd.core.family.scaled import Window
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
@@ -377,6 +378,9 @@ class Records:
                 self.job.timing,
                 self.job.config.evaluate.every,
                 self.job.config.train.rounds,
+            ),
+            block_epsilon=epsilon_of_blocks(
+                self.job.variant.block_exchange, round_index, self.job.timing, self.job.config.train.rounds
             ),
         )
 

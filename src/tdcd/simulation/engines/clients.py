@@ -352,7 +352,9 @@ class ClientsProgram:
         """
         exchange, shares = self.round.summed_blocks, own.shares[silo]
         if exchange is not None:
-            return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
+            sendings = Sending(own.seed, own.rounds, silo, stream=BLOCKS + own.numbers[silo])
+            total = add_parts(exchange, stepped, state.blocks[silo], shares, sendings)
+            return total, self.devices.gather(magnitudes_of(stepped), axis=0)
         return algorithm.average(self._received(silo, stepped, state.blocks[silo], own), shares), ()
 
     def _received(self, silo: int, blocks: Tree, before: Tree, own: ClientsCall) -> Tree:
