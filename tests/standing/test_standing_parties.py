@@ -106,10 +106,17 @@ def asked(path, *ids):
         return answer.status, json.loads(answer.read())
 
 
+def is_answered(path, sample):
+    try:
+        return asked(path, sample)[0] == 200
+    except OSError:
+        return False
+
+
 def figures_of(federation, party):
     """What a party answers at /healthz and /metrics."""
     lines = events(federation.folder / f"{party}.log")
-    address = next(line["address"] for line in lines if line["event"] == "metrics").removesuffix("/metrics")
+    address = [line["address"] for line in lines if line["event"] == "metrics"][-1].removesuffix("/metrics")
     with urlopen(f"{address}/healthz") as health, urlopen(f"{address}/metrics") as figures:
         lines = [line.rpartition(" ") for line in figures.read().decode().splitlines() if not line.startswith("#")]
         return json.load(health), {name: float(value) for name, _, value in lines}
@@ -146,7 +153,7 @@ def job_by_command(federation, services, *words):
     return state
 
 
-def assert_answered_while_another_job_trains(federation, services, served, expected):
+def assert_answered_while_another_job_trains(federation, services, start, served, expected):
     """The numbers of the predictions that were made, although the parties are busy with the next model."""
     endless = federation.folder / "endless.toml"
     endless.write_text(toml_text(federation.keys | {"train": federation.keys["train"] | {"rounds": 100_000}}))
@@ -162,6 +169,11 @@ def assert_answered_while_another_job_trains(federation, services, served, expec
     assert answer["predictions"]["probability_yes"] == [float(row["probability_yes"]) for row in rows]
     np.testing.assert_allclose(np.sum([*answer["added"].values()], axis=0), answer["scores"], rtol=1e-5)
     assert asked(served, "nobody")[0] == 404
+    # Both processes are started again after a crash of the service.
+    services[BANK].kill()
+    services[BANK].wait()
+    services[BANK] = start(BANK)
+    wait_until(lambda: is_answered(served, rows[0]["id"]))
     wait_until(lambda: figures_of(federation, BANK)[1].get("tdcd_round", 0) > 0)
     # Of TCP a hub has its port, and one of loopback behind it, the bank also that of its figures; clients have none.
     for party, process in services.items():
@@ -244,7 +256,7 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
         assert (folders[BANK] / "predictions.csv").read_text() == expected
         assert (folders[BANK] / "predictions.csv").stat().st_mode & 0o777 == 0o600
         assert not any((folders[hub] / "predictions.csv").exists() for hub in (SHOP, BUREAU))
-        assert_answered_while_another_job_trains(federation, services, served, expected)
+        assert_answered_while_another_job_trains(federation, services, start, served, expected)
         job_by_command(federation, services, "--delete", name)
         wait_until(lambda: asked(served, "n5")[0] == 503)
         assert not any(federation.home(party).job_folder(state).exists() for party in federation.parties)
