@@ -146,19 +146,15 @@ def serve(
     # The server ends by itself on a signal, and passes it on: that must not end the process before it is done.
     with opened_log("serve", log_level), reported(), stoppable(lambda: None):
         try:
+            from tdcd.serving.address import is_socket
+            from tdcd.serving.address import listen as bound_to
             from tdcd.serving.service import PredictionService
-            from tdcd.serving.service import listen as bound_to
             from tdcd.serving.service import run as answer
         except ModuleNotFoundError as error:
             raise ValueError(NEEDS_EXTRA if error.name in ("starlette", "uvicorn") else str(error)) from None
         load, files = _loader(run, data or [], phi or [], ids, certs, without or [], allow_missing, allow_code)
-        service = PredictionService(files, load, is_private="/" not in listen)
-        with bound_to(listen) as socket:
-            where = listen if "/" in listen else "http://{}:{}".format(*socket.getsockname()[:2])
-            event("serving", address=where, ids=len(service.scorer))
-            answer(service, socket)
-        if "/" in listen:
-            Path(listen).unlink(missing_ok=True)
+        service = PredictionService(lambda: files, load, is_private=not is_socket(listen))
+        answer(service, bound_to(listen))
         event("stopped")
 
 

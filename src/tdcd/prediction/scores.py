@@ -165,7 +165,7 @@ def combine(
         head: what makes scores of the sums.
     """
     if common_only:
-        parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
+        parts = {**parts, **in_common({silo: part for silo, part in parts.items() if silo not in without})}
     leading = [] if in_order_of is None else [parts[in_order_of]]
     ids = list(dict.fromkeys(sample for part in (*leading, *parts.values()) for sample in part.ids))
     places = {sample: place for place, sample in enumerate(ids)}
@@ -200,7 +200,7 @@ def combine(
     return Predictions(ids, np.asarray(head.scores(scores)), missing, warnings)
 
 
-def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
+def in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
     """The scores of the ids that every silo has."""
     common = set.intersection(*(set(part.ids) for part in parts.values()))
     if not common:
