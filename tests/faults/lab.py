@@ -104,6 +104,13 @@ MODES[ALL_SAMPLES[1]] = {
     "exchange": {"protect": "mask"},
     "train": {"overlap": 1},
 }
+MODES[MANY := "rows of many samples"] = {
+    **MODES[ALL_SAMPLES[0]],
+    "silos": [
+        *MODES[ALL_SAMPLES[0]]["silos"][:2],
+        {**_THREE[2], "table": "households.csv", "key": "home", "link": "members.csv"},
+    ],
+}
 IN_STEP = "overlap 0, period 1, bits 32"
 
 

@@ -21,6 +21,7 @@ from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.messages.messages import Part
+from tdcd.runtime.process.align import AlignHub, ids_in
 from tdcd.runtime.process.predict import ModelOf, PredictHub, ScoringClient, ScoringHub, StandInScores
 from tdcd.runtime.process.trial import write_rows
 from tdcd.tables.reader import read_rows
@@ -74,6 +75,38 @@ def keys_of(folder, labelled=("bank",), clients=2, periods=None, **sections):
     for name, own in sections.items():
         keys[name] = {**keys.get(name, {}), **own}
     return keys
+
+
+def with_households(folder, seed=7, homes=9):
+    """The shop's table by households, whose rows belong to many samples; joined to its samples in shop.csv."""
+    rng = np.random.default_rng(seed)
+    (head, *lines) = csv.reader((folder / "shop.csv").read_text().splitlines())
+    place = {f"h{home}": rng.integers(len(lines)) for home in range(homes)}
+    with (folder / "households.csv").open("w", newline="") as file:
+        cells = [[lines[row][head.index(column)] for column in COLUMNS["shop"]] for row in place.values()]
+        csv.writer(file).writerows(
+            [["home", *COLUMNS["shop"]], *([home, *own] for home, own in zip(place, cells, strict=True))]
+        )
+    live = rng.integers(homes, size=len(lines))
+    labels = [line[head.index("label")] for line in lines] if "label" in head else None
+    with (folder / "members.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "home"] + ["label"] * (labels is not None))
+        for number, (line, home) in enumerate(zip(lines, live, strict=True)):
+            writer.writerow([line[0], f"h{home}"] + ([] if labels is None else [labels[number]]))
+    with (folder / "shop.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(head)
+        for line, home in zip(lines, live, strict=True):
+            own = dict(zip(COLUMNS["shop"], cells[home], strict=True))
+            writer.writerow([own.get(name, cell) for name, cell in zip(head, line, strict=True)])
+    return folder
+
+
+def keyed(keys):
+    """The same federation, whose shop has households."""
+    shop = {**keys["silos"][1], "table": "households.csv", "key": "home", "link": "members.csv"}
+    return {**keys, "silos": [keys["silos"][0], shop, keys["silos"][2]]}
 
 
 def office_of(config, folder, seed=0):
@@ -177,8 +210,12 @@ def test_weights_next_to_the_only_labels(tmp_path, labels):
     ("labelled", "at_clients"), [(("bank",), ()), (EVERYWHERE, ()), (("bank",), (0, 2)), (EVERYWHERE, (0, 1))]
 )
 def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients):
-    folder = write_tables(tmp_path / "tables", labelled=labelled)
-    config = check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {})))
+    folder = with_households(write_tables(tmp_path / "tables", labelled=labelled))
+    # New rows of households are joined before, so that the model of one kind of table is that of the other.
+    keys = keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))
+    if 2 in at_clients:
+        keys["silos"][2]["aggregate"] = ["sum", "count"]
+    config = check_config(keyed(keys) if 1 in at_clients else keys)
     run(config, tmp_path / "run")
     model, new = Model.load(tmp_path / "run"), write_tables(tmp_path / "new", seed=5, samples=40, labelled=())
     rows = {silo: read_rows(new / f"{silo}.csv", model.part(silo).columns) for silo in COLUMNS}
@@ -298,11 +335,20 @@ def test_a_run_is_continued_with_the_list_that_it_began_with(tmp_path):
         Hub(job, 0, secret=SECRET, nonce="nonce 0", restored=state, listed=replace(own, total=own.total + 1))
 
 
-def test_rows_of_many_samples_are_joined_in_a_simulation_alone(tmp_path):
-    keys = keys_of(tmp_path, **AT_BANK)
-    keys["silos"][1] |= {"key": "household", "link": "members.csv"}
-    with pytest.raises(ConfigError, match=r"silo 'shop': key = 'household': with data\.samples"):
-        Job(check_config(keys))
+@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
+def test_rows_of_many_samples(tmp_path, labelled):
+    folder = with_households(write_tables(tmp_path / "tables", labelled=labelled))
+    keys = keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))
+    config = check_config(keyed(keys))
+    _, result = check(config, tmp_path)
+    joined = run(check_config(keys), tmp_path / "joined")
+    assert [record.train_loss for record in result.history] == [record.train_loss for record in joined.history]
+    # Hubs that align get the lists that training in one place makes.
+    job, lists = Job(config), plan(config).assembled.lists
+    tables = [ids_in(folder / silo.table, config, silo) for silo in config.silos]
+    hubs = [AlignHub(job, place, SECRET, {part.source: part.ids}) for place, part in enumerate(tables)]
+    talk_all(hubs)
+    assert [hub.listed.digest for hub in hubs] == [lists[silo].digest for silo in COLUMNS]
 
 
 def test_labels_that_differ_between_silos_are_refused(tmp_path):

@@ -601,7 +601,7 @@ class ScoringClient:
             width = len(preparation.columns)
             if prod(message.feature_shape) not in (width, width + 1):
                 raise ValueError(f"there are {width} features, and samples of shape {message.feature_shape}")
-            columns = Columns.of(job.config, section).only([*preparation.parts], preparation.categorical)
+            columns = Columns.of(job.config, section).new_rows([*preparation.parts], preparation.categorical)
             block = preparation.absent.block(without_head(job.block(self._silo)))
             shape = message.feature_shape
             start = start_block(block, job.settings, self._silo, shape, message.outputs, combine=job.combine)
