@@ -179,6 +179,24 @@ CASES = {
     "scaled steps, converged": (("bank",), {**AT_BANK, "train": {"step_size": "auto", "minibatches": "full"}}),
     "class weights": (EVERYWHERE, {"train": {"class_weights": "balanced"}}),
     "participation": (EVERYWHERE, {"train": {"participation": 0.5}}),
+    "silo dropout, networks, overlap, few bits, a slow silo": (
+        EVERYWHERE,
+        {
+            "model": MLP,
+            "train": {"silo_dropout": 0.3, "overlap": 1},
+            "exchange": {"phi_bits": 8, "block_bits": 8},
+            "periods": {"shop": 2},
+        },
+    ),
+    "silo dropout, protected blocks, scaled steps, patience": (
+        ("bank",),
+        {
+            **AT_BANK,
+            "train": {"silo_dropout": 0.3, "step_size": "auto"},
+            "exchange": {"protect_blocks": True},
+            "evaluate": {"patience": 1, "keep": "best", "every": 1},
+        },
+    ),
     "patience": (("bank",), {**AT_BANK, "evaluate": {"patience": 1, "keep": "best", "every": 1}}),
 }
 
@@ -189,7 +207,7 @@ def test_same_as_the_simulation(tmp_path, name):
     folder = write_tables(tmp_path / "tables", labelled=labelled)
     if "block of one's own" in name:
         sections = {**sections, "model": {**sections["model"], "folder": EXAMPLES}}
-    check(check_config(keys_of(folder, labelled, 3 if name == "protected blocks" else 2, **sections)), tmp_path)
+    check(check_config(keys_of(folder, labelled, 3 if "protected blocks" in name else 2, **sections)), tmp_path)
 
 
 @pytest.mark.parametrize("labels", [{}, AT_BANK])
@@ -207,12 +225,14 @@ def test_weights_next_to_the_only_labels(tmp_path, labels):
 
 
 @pytest.mark.parametrize(
-    ("labelled", "at_clients"), [(("bank",), ()), (EVERYWHERE, ()), (("bank",), (0, 2)), (EVERYWHERE, (0, 1))]
+    ("labelled", "at_clients", "rate"),
+    [(("bank",), (), 0.0), (EVERYWHERE, (), 0.3), (("bank",), (0, 2), 0.3), (EVERYWHERE, (0, 1), 0.0)],
 )
-def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients):
+def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients, rate):
     folder = with_households(write_tables(tmp_path / "tables", labelled=labelled))
     # New rows of households are joined before, so that the model of one kind of table is that of the other.
-    keys = keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))
+    sections = {"train": {"silo_dropout": rate}, **(AT_BANK if labelled == ("bank",) else {})}
+    keys = keys_of(folder, labelled, **sections)
     if 2 in at_clients:
         keys["silos"][2]["aggregate"] = ["sum", "count"]
     config = check_config(keyed(keys) if 1 in at_clients else keys)

@@ -81,11 +81,6 @@ def _sample_checks(config: Config) -> list[str]:
         (train.algorithm != "tdcd", f"train.algorithm = {train.algorithm!r}", "baselines train on common samples"),
         (config.evaluate.alone, "evaluate.alone = true", "a silo alone would train on other samples"),
         (
-            train.silo_dropout > 0,
-            f"train.silo_dropout = {train.silo_dropout}",
-            "its stand-ins would not know of silos that are dropped",
-        ),
-        (
             weight is not None and len(labelled) > 1,
             f"weight = {weight!r}",
             "where several silos have labels, a sample may lack the one that weighs it",

@@ -80,7 +80,8 @@ class Links:
         self._are_blocks_whole = sends_whole(variant.block_exchange)
         self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
-        self._kept = lru_cache(maxsize=4)(self._keep)
+        # Of this silo, and of those that its clients have stand-ins for.
+        self._kept = lru_cache(maxsize=64)(self._keep)
 
     def follow(self, past: Callable[[What, int], str]) -> None:
         """Let masks follow from what hubs were sent before, too."""
@@ -94,13 +95,15 @@ class Links:
         """The dither of all samples of a round, for all clients."""
         return np.asarray(self._sending(round_index, self._silo, stream).dither())
 
-    def _keep(self, round_index: int) -> NDArray[np.bool_] | None:
-        kept = self._variant.dropout.kept_rows(self._sending(round_index, self._silo))
+    def _keep(self, round_index: int, silo: int) -> NDArray[np.bool_] | None:
+        kept = self._variant.dropout.kept_rows(self._sending(round_index, silo))
         return None if kept is None else np.asarray(kept).ravel()
 
-    def kept(self, round_index: int, places: Any) -> NDArray[np.bool_] | None:
-        """``[n]``: which of these samples of a round the silo is not dropped from; None if it never is."""
-        kept = self._kept(round_index)
+    def kept(self, round_index: int, places: Any, silo: int | None = None) -> NDArray[np.bool_] | None:
+        """``[n]``: which of these samples of a round a silo, by default this one, is not dropped from; None if it never
+        is.
+        """
+        kept = self._kept(round_index, self._silo if silo is None else silo)
         return None if kept is None else kept[places]
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
