@@ -61,8 +61,9 @@ def joined_sums(blocks, whole, problem, present, label_silo, ids):
     speaker = np.argmax(present, axis=0) if label_silo is None else np.full(present.shape[1], label_silo)
     standin = problem.federation.terms.standin
     for index, (model, block, silo) in enumerate(zip(problem.blocks, blocks, whole.silos, strict=True)):
-        x, has, own = jnp.asarray(silo.features[ids]), present[index][ids, None], without_stand_ins(model)
-        speaks = (speaker[ids] == index)[:, None]
+        x, own = jnp.asarray(silo.features)[ids], without_stand_ins(model)
+        has = jnp.asarray(present[index])[ids, None]
+        speaks = jnp.asarray(speaker == index)[ids, None]
         absent = [
             other
             for other in range(count)
@@ -80,7 +81,7 @@ def joined_sums(blocks, whole, problem, present, label_silo, ids):
             others = [] if plain else block["stand_ins"]
             others = [smaller(own).phi(each, x) if standin == "function" else each for each in others]
         for other, each in zip(absent, others, strict=True):
-            spoken = spoken + (speaks & ~present[other][ids, None]) * each
+            spoken = spoken + (speaks & ~jnp.asarray(present[other])[ids, None]) * each
         total = total + problem.objective.combine.phi(spoken)
     return total
 
@@ -90,10 +91,13 @@ def central(problem, whole, present, label_silo, num_rounds):
     chosen, objective, blocks = problem.settings, problem.objective, problem.start
     labels = whole.labels
 
-    def loss(blocks, ids):
+    # As one program: every operation on its own would be another one.
+    @jax.jit
+    @jax.grad
+    def slopes_of(blocks, ids):
         total = joined_sums(blocks, whole, problem, present, label_silo, ids)
         squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks))
-        return jnp.mean(objective.losses(total, labels[ids])) + objective.l2 / 2 * squares
+        return jnp.mean(objective.losses(total, jnp.asarray(labels)[ids])) + objective.l2 / 2 * squares
 
     with jax.enable_x64(True):
         for round_index in range(num_rounds):
@@ -105,8 +109,8 @@ def central(problem, whole, present, label_silo, num_rounds):
                 local_steps=1,
                 minibatches=chosen.minibatches,
             )[0, 0]
-            slopes = jax.grad(loss)(blocks, ids)
-            blocks = jax.tree.map(lambda leaf, slope: leaf - chosen.step_size * slope, blocks, slopes)
+            slopes = slopes_of(blocks, ids)
+            blocks = jax.tree.map(lambda leaf, slope: leaf - chosen.step_size * np.asarray(slope), blocks, slopes)
         return arrays(blocks)
 
 
