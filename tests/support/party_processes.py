@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -11,15 +10,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from support.command import tdcd
+from support.patience import SOON
 from tdcd.config import check_config, read_config
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.forking import environment, start_party
 from tdcd.training.run import run
-
-SOON = 120.0
-"""Seconds for what should take a few; machines that run tests may be busy."""
-
 
 ENVIRONMENT = environment()
 
@@ -36,14 +32,19 @@ def processes(logs):
     try:
         yield start
     finally:
-        for process in started:
-            process.send_signal(signal.SIGTERM)
-        for process in started:
-            try:
-                process.wait(SOON)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(started)
+
+
+def end(started):
+    """Ask all of them to leave, and wait until they have."""
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    for process in started:
+        try:
+            process.wait(SOON)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def up(path, out, *options):
@@ -99,11 +100,3 @@ def assert_same_run(one, other, relative):
         assert set(blocks) == set(wanted)
         for name, block in blocks.items():
             assert block == pytest.approx(wanted[name], rel=relative, abs=relative)
-
-
-def free_ports(count):
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
