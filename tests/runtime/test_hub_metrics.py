@@ -352,7 +352,7 @@ def test_a_real_hub_is_read_while_it_trains(tmp_path):
         until(lambda: samples(ask(address)[1])["tdcd_round"] >= 3)
         now = samples(ask(address)[1])
     finally:
-        end(started)
+        end(started, tmp_path)
     assert now['tdcd_connected{party="client.a.c1"}'] == now["tdcd_connected_parties"] == 1
     for name in ('tdcd_sent_bytes_total{receiver="client.a.c1"}', 'tdcd_received_bytes_total{sender="client.a.c1"}'):
         assert now[name] > before[name] == 0

@@ -101,7 +101,7 @@ def test_training_where_clients_accept_no_connections(machines, tmp_path):
         ports = {party: listening(space) for party, space in machines.items()}
         codes = {party: process.wait(SOON) for party, process in processes.items()}
     finally:
-        end(processes.values())
+        end(processes.values(), tmp_path)
     assert ports == {"hub.clinic": ["7447"], "hub.lab": ["7447"], "client.clinic.c1": [], "client.lab.c1": []}
     assert codes == dict.fromkeys(ADDRESSES, 0)
     wanted = run(config, tmp_path / "run").history

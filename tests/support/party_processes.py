@@ -32,19 +32,25 @@ def processes(logs):
     try:
         yield start
     finally:
-        end(started)
+        end(started, logs)
 
 
-def end(started):
-    """Ask all of them to leave, and wait until they have."""
+def end(started, logs):
+    """Ask all of them to leave; one that does not is ended, and its log, in the folder, says where it stood."""
+    stuck = []
     for process in started:
         process.send_signal(signal.SIGTERM)
     for process in started:
         try:
             process.wait(SOON)
         except subprocess.TimeoutExpired:
+            stuck.append(process.pid)
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
             process.kill()
             process.wait()
+    last_words = [f"{path.name}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs.glob("*.log")]
+    assert not stuck, "\n".join([f"asked to leave, and did not: {stuck}", *last_words])
 
 
 def up(path, out, *options):
