@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from importlib.metadata import version
 import pytest
 
 from support.command import start_tdcd, tdcd
+from support.ports import free_address
 
 COMMAND = [sys.executable, "-c", "from tdcd.cli import main; main()"]
 BREAST = ["--set", "data.source=breast_cancer", "--set", "train.batch_size=64", "--set", "model.hidden=[4]"]
@@ -184,11 +184,8 @@ def test_pages_of_tables_have_the_name_of_the_configuration(tmp_path):
 
 def test_ctrl_c_while_aligning_says_what_is_true(tmp_path):
     (tmp_path / "all.csv").write_text("id,x\n1,2\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     (tmp_path / "shared.toml").write_text(
-        f'[[silos]]\nname = "bank"\nhub = "127.0.0.1:{port}"\n[[silos]]\nname = "shop"\nhub = "127.0.0.1:1"\n'
+        f'[[silos]]\nname = "bank"\nhub = "{free_address()}"\n[[silos]]\nname = "shop"\nhub = "127.0.0.1:1"\n'
     )
     options = ["--silo", "bank", "--data", "all.csv", "--out", "ids.txt", "--insecure"]
     process = subprocess.Popen(

@@ -1,6 +1,5 @@
 """Bits flipped on the wire, again and again: nobody's process dies, and the history stays what it was."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ import scenarios
 from processes import Processes, reference
 from proxy import Proxy
 
+from support.ports import free_address
 from tdcd.runtime.certificates.issue import throwaway
 
 HUB, CLIENTS = "hub.bank", ["client.bank.a", "client.bank.b", "client.bank.c"]
@@ -48,11 +48,6 @@ with (
     assert end.receive(60)
     print(*(name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")))
 """
-
-
-def free_address():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def test_one_thread_reads_and_writes_links_whatever_the_environment_says():

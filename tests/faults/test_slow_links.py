@@ -8,6 +8,7 @@ import slow_links
 from processes import reference
 from slow_link import SlowLink
 
+from support.ports import free_address
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.process.endpoint import Backoff
 from tdcd.runtime.transport.transport import Joined, Received
@@ -33,8 +34,7 @@ def join(tmp_path):
         return tls_in(tmp_path / "certs", party)
 
     def pair(**slow):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = free_address()
         made.append(SlowLink(address, **slow))
         made.append(ZenohTransport(HUB, [NORTH], addresses={}, listen=address, tls=tls(HUB)))
         made.append(ZenohTransport(NORTH, [HUB], addresses={HUB: made[0].address}, tls=tls(NORTH)))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from host_cases import FAMILY, LOSS, VARIANT, federation_config, write_tables
 
+from support.ports import free_address
 from support.problems import Problem
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
@@ -31,8 +31,7 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
     # Of the bank's clients, the first two are at process 0.
     for name, clients in (("host0", (1, 2)), ("host1", (3,)), ("one", (1, 2, 3))):
         write_tables(tmp_path / name, clients)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = free_address()
     script = str(Path(__file__).parent / "host_process.py")
     paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}

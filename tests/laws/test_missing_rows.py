@@ -81,12 +81,12 @@ def joined_sums(blocks, whole, problem, present, label_silo, ids, kept=None, dro
     total, count = 0.0, len(whole.silos)
     labelled = range(count) if label_silo is None else [label_silo]
     first = np.argmax(present, axis=0) if label_silo is None else np.full(present.shape[1], label_silo)
-    here = present[:, ids] & (True if kept is None else kept)
+    here = jnp.asarray(present)[:, ids] & (True if kept is None else jnp.asarray(kept))
     standin = problem.federation.terms.standin
     for index, (model, block, silo) in enumerate(zip(problem.blocks, blocks, whole.silos, strict=True)):
-        x, has, own = jnp.asarray(silo.features[ids]), here[index][:, None], without_stand_ins(model)
+        x, has, own = jnp.asarray(silo.features)[ids], here[index][:, None], without_stand_ins(model)
         earlier = [other for other in labelled if other < index]
-        speaks = (here[index] & (index in labelled) & ~here[earlier].any(axis=0))[:, None]
+        speaks = (here[index] & (index in labelled) & ~here[np.array(earlier, int)].any(axis=0))[:, None]
         absent = [
             other
             for other in range(count)
@@ -130,10 +130,13 @@ def central(problem, whole, present, label_silo, num_rounds, dropout=None):
     chosen, objective, blocks = problem.settings, problem.objective, problem.start
     labels = whole.labels
 
-    def loss(blocks, ids, kept):
+    # As one program: every operation on its own would be another one.
+    @jax.jit
+    @jax.grad
+    def slopes_of(blocks, ids, kept):
         total = joined_sums(blocks, whole, problem, present, label_silo, ids, kept, dropout)
         squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks))
-        return jnp.mean(objective.losses(total, labels[ids])) + objective.l2 / 2 * squares
+        return jnp.mean(objective.losses(total, jnp.asarray(labels)[ids])) + objective.l2 / 2 * squares
 
     with jax.enable_x64(True):
         for round_index in range(num_rounds):
@@ -148,8 +151,8 @@ def central(problem, whole, present, label_silo, num_rounds, dropout=None):
             kept = None
             if dropout is not None:
                 kept = kept_in(dropout, round_index, chosen.seed, len(whole.silos), len(ids))
-            slopes = jax.grad(loss)(blocks, ids, kept)
-            blocks = jax.tree.map(lambda leaf, slope: leaf - chosen.step_size * slope, blocks, slopes)
+            slopes = slopes_of(blocks, ids, kept)
+            blocks = jax.tree.map(lambda leaf, slope: leaf - chosen.step_size * np.asarray(slope), blocks, slopes)
         return arrays(blocks)
 
 

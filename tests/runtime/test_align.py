@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from support.command import start_tdcd
-from support.party_processes import free_ports
+from support.ports import free_ports
 from tdcd.cli.app import app
 from tdcd.config import check_config
 from tdcd.runtime.job import Job

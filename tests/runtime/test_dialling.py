@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.party_processes import free_ports, processes, wait_until, written
+from support.party_processes import processes, wait_until, written
+from support.ports import free_ports
 from support.transport_parties import HUB, NORTH, SHOP, SOON, ZenohNetwork
 from tdcd.config import ConfigError, check_config
 from tdcd.runtime.certificates.issue import throwaway

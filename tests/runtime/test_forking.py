@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from support.patience import SOON
 from tdcd import __version__
 from tdcd.runtime.process.forking import environment, start_party
 
@@ -16,7 +17,7 @@ def test_the_command_runs_with_its_own_arguments_folder_and_log(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     first = start_party(["--version"], tmp_path / "first.log", environment())
     second = start_party(["status", "."], tmp_path / "second.log", environment())
-    assert (first.wait(60), second.wait(60)) == (0, 2)
+    assert (first.wait(SOON), second.wait(SOON)) == (0, 2)
     assert (first.poll(), second.returncode) == (0, 2)
     assert (tmp_path / "first.log").read_text() == f"tdcd {__version__}\n"
     assert "has no status.json" in (tmp_path / "second.log").read_text()
@@ -33,10 +34,23 @@ def test_a_signal_ends_one_party_alone(tmp_path):
     while os.getsid(parties[0].pid) != parties[0].pid:
         time.sleep(0.01)
     parties[0].kill()
-    assert parties[0].wait(60) == -signal.SIGKILL
+    assert parties[0].wait(SOON) == -signal.SIGKILL
     assert parties[1].poll() is None
     pipe.write_text("nonsense = ")
-    assert parties[1].wait(60) == 2
+    assert parties[1].wait(SOON) == 2
+
+
+def test_a_party_shows_where_it_stands_and_goes_on(tmp_path):
+    pipe, log = tmp_path / "federation.toml", tmp_path / "log"
+    os.mkfifo(pipe)
+    party = start_party(["hub", str(pipe), "--silo", "bank"], log, environment())
+    with pipe.open("w") as writer:  # It reads by now.
+        party.send_signal(signal.SIGUSR1)
+        while "read_config" not in log.read_text():
+            assert party.poll() is None
+            time.sleep(0.01)
+        writer.write("nonsense = ")
+    assert party.wait(SOON) == 2
 
 
 def test_who_starts_parties_leaves_nothing_open_at_its_end(tmp_path):

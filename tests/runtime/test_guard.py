@@ -11,7 +11,8 @@ import pytest
 import zenoh
 from test_zenoh_transport import intruder
 
-from support.transport_parties import HUB, HUBS, NORTH, SHOP, SHOP_NORTH, SOON, SOUTH, free_address, take, tls_of
+from support.ports import free_address
+from support.transport_parties import HUB, HUBS, NORTH, SHOP, SHOP_NORTH, SOON, SOUTH, take, tls_of
 from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.transport.guard import HANDSHAKES, LINKS, PLACES, files_for_connections
 from tdcd.runtime.transport.transport import Joined, Left, Received

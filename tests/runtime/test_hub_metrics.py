@@ -4,7 +4,6 @@ import http.client
 import json
 import logging
 import re
-import signal
 import socket
 import threading
 import time
@@ -13,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from support.command import start_tdcd, tdcd
+from support.party_processes import end
+from support.patience import SOON
+from support.ports import free_address
 from support.simulated import RIDGE
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
@@ -39,7 +41,6 @@ FACTS = {
     "dropped": {},
 }
 LINE = re.compile(r'([a-z_]+)(\{(?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)+\})? (NaN|[+-]Inf|[-+.e0-9]+)')
-SOON = 120.0
 
 
 def samples(text):
@@ -320,9 +321,7 @@ def test_alert_rules_fire_when_they_should_and_are_silent_otherwise():
 
 @pytest.mark.slow
 def test_a_real_hub_is_read_while_it_trains(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        hub_port = probe.getsockname()[1]
-    silo = {"name": "a", "clients": 1, "hub": f"127.0.0.1:{hub_port}"}
+    silo = {"name": "a", "clients": 1, "hub": free_address()}
     keys = RIDGE | {"silos": [silo], "train": {**RIDGE["train"], "rounds": 100_000}}
     shards(plan(check_config(keys)))["client.a.c1"].save(tmp_path / "rows.safetensors")
     (tmp_path / "shared.toml").write_text(toml_text(keys))
@@ -354,10 +353,7 @@ def test_a_real_hub_is_read_while_it_trains(tmp_path):
         until(lambda: samples(ask(address)[1])["tdcd_round"] >= 3)
         now = samples(ask(address)[1])
     finally:
-        for process in started:
-            process.send_signal(signal.SIGTERM)
-        for process in started:
-            process.wait()
+        end(started, tmp_path)
     assert now['tdcd_connected{party="client.a.c1"}'] == now["tdcd_connected_parties"] == 1
     for name in ('tdcd_sent_bytes_total{receiver="client.a.c1"}', 'tdcd_received_bytes_total{sender="client.a.c1"}'):
         assert now[name] > before[name] == 0

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from support.party_processes import end
+from support.patience import SOON
 from support.simulated import RIDGE
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
@@ -20,7 +22,6 @@ from tdcd.runtime.compute.client_data import shards
 from tdcd.training.run import run
 
 pytestmark = pytest.mark.slow
-SOON = 120.0
 ADDRESSES = {
     "hub.clinic": "10.99.0.1",
     "hub.lab": "10.99.0.2",
@@ -100,9 +101,7 @@ def test_training_where_clients_accept_no_connections(machines, tmp_path):
         ports = {party: listening(space) for party, space in machines.items()}
         codes = {party: process.wait(SOON) for party, process in processes.items()}
     finally:
-        for process in processes.values():
-            process.terminate()
-            process.wait()
+        end(processes.values(), tmp_path)
     assert ports == {"hub.clinic": ["7447"], "hub.lab": ["7447"], "client.clinic.c1": [], "client.lab.c1": []}
     assert codes == dict.fromkeys(ADDRESSES, 0)
     wanted = run(config, tmp_path / "run").history

@@ -16,7 +16,6 @@ from support.party_processes import (
     SOON,
     assert_same_run,
     events,
-    free_ports,
     processes,
     simulated,
     status,
@@ -24,6 +23,7 @@ from support.party_processes import (
     wait_until,
     written,
 )
+from support.ports import free_ports
 from support.simulated import RIDGE
 from tdcd.cli.app import app
 from tdcd.config import check_config, read_config

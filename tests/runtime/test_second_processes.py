@@ -8,8 +8,9 @@ from test_zenoh_transport import BLOCK, intruder
 from typer.testing import CliRunner
 
 from support.party_processes import SOON, events, processes, status, wait_until, written
+from support.ports import free_address
 from support.simulated import RIDGE
-from support.transport_parties import free_address, tls_of
+from support.transport_parties import tls_of
 from tdcd.cli.app import app
 from tdcd.runtime.process.trial import Trial
 

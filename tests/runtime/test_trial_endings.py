@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from support.command import start_tdcd
+from support.patience import SOON
 from support.simulated import RIDGE
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 
 pytestmark = pytest.mark.slow
-SOON = 120.0
-"""Seconds for what should take a few; machines that run tests may be busy."""
 SILOS = [{"name": "clinic", "clients": 1}, {"name": "lab", "clients": ["north", "south"]}]
 NORTH = "client.lab.north"
 

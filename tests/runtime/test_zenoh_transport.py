@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from support.ports import free_address
 from support.transport_parties import (
     HUB,
     HUBS,
@@ -33,7 +34,6 @@ from support.transport_parties import (
     SOUTH,
     Parties,
     ZenohNetwork,
-    free_address,
     take,
     tls_of,
 )

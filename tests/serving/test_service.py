@@ -16,7 +16,8 @@ import pytest
 from safetensors.numpy import load
 
 from support.command import tdcd
-from support.party_processes import events, free_ports, processes, up, wait_until, written
+from support.party_processes import events, processes, up, wait_until, written
+from support.ports import free_ports
 from tdcd.cli.serving import _loader
 from tdcd.config import read_config
 from tdcd.prediction.model import Model

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -11,16 +10,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from support.command import tdcd
+from support.patience import SOON
 from tdcd.config import check_config, read_config
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.forking import environment, start_party
 from tdcd.runtime.storage.failpoints import VARIABLE
 from tdcd.training.run import run
-
-SOON = 120.0
-"""Seconds for what should take a few; machines that run tests may be busy."""
-
 
 ENVIRONMENT = environment()
 
@@ -41,14 +37,25 @@ def processes(logs):
     try:
         yield start
     finally:
-        for process in started:
-            process.send_signal(signal.SIGTERM)
-        for process in started:
-            try:
-                process.wait(SOON)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(started, logs)
+
+
+def end(started, logs):
+    """Ask all of them to leave; one that does not is ended, and its log, in the folder, says where it stood."""
+    stuck = []
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    for process in started:
+        try:
+            process.wait(SOON)
+        except subprocess.TimeoutExpired:
+            stuck.append(process.pid)
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
+            process.kill()
+            process.wait()
+    last_words = [f"{path.name}:\n{path.read_text(errors='replace')[-3000:]}" for path in logs.glob("*.log")]
+    assert not stuck, "\n".join([f"asked to leave, and did not: {stuck}", *last_words])
 
 
 def up(path, out, *options):
@@ -104,11 +111,3 @@ def assert_same_run(one, other, relative):
         assert set(blocks) == set(wanted)
         for name, block in blocks.items():
             assert block == pytest.approx(wanted[name], rel=relative, abs=relative)
-
-
-def free_ports(count):
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

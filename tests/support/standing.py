@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.party_processes import free_ports
+from support.ports import free_ports
 from tdcd.config.reading import read_toml
 from tdcd.federation import client_of, hub_of
 from tdcd.records.run_folder import toml_text

@@ -1,7 +1,7 @@
 """Parties on loopback for the tests of transports."""
 
-import socket
-
+from support.patience import SOON
+from support.ports import free_address
 from tdcd.runtime.transport.transport import Joined
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
@@ -18,14 +18,6 @@ PEERS = {
 }
 HUBS = [HUB, SHOP, MILL]
 MAX_BYTES = 6_000_000
-SOON = 60.0
-"""Seconds after which something that should happen counts as not happening: only a guard against waiting for ever."""
-
-
-def free_address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def tls_of(folder, party):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
@@ -122,12 +123,13 @@ def test_deep_blocks_and_classes_have_noise_too():
     found = sigmas(federation, blocks, Objective("softmax", 0.2), chosen, [start])
 
     def loss(model, row):
-        scores = sum(b.phi(t, part[row][None]) for b, t, part in zip(blocks, model, parts, strict=True))[0]
-        return jax.nn.logsumexp(scores) - scores[labels[row]]
+        scores = sum(b.phi(t, jnp.asarray(part)[row, None]) for b, t, part in zip(blocks, model, parts, strict=True))[0]
+        return jax.nn.logsumexp(scores) - scores[jnp.asarray(labels)[row]]
 
     # Every client holds one row: it is off by as much as that row's gradient.
     with jax.enable_x64(True):
-        rows = [jax.grad(loss)(start, row) for row in range(6)]
+        slope = jax.jit(jax.grad(loss))
+        rows = [jax.tree.map(np.asarray, slope(start, row)) for row in range(6)]
         slopes = [np.stack([ravel_pytree(row[silo])[0] for row in rows]) for silo in range(2)]
     expected = [np.linalg.norm(silo - silo.mean(axis=0), axis=1).max() for silo in slopes]
     assert found.per_silo == pytest.approx(expected)

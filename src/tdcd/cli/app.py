@@ -4,8 +4,10 @@ A command's module is imported when the command is given: one run needs nothing 
 imported by the commands that train: the others, and --help, start faster without it.
 """
 
+import faulthandler
 import os
 import platform
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -168,8 +170,15 @@ def top(
     """Train one model over data that is split by columns between organisations and by rows inside each."""
 
 
+def show_where_on_demand() -> None:
+    """Let SIGUSR1 write to standard error what every thread of this process is at, even one that hears nothing else."""
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, file=2)
+
+
 def main() -> None:
     """The ``tdcd`` command."""
+    show_where_on_demand()
     silence_alarms()
     keep_compiled()
     sys.exit(app())

@@ -236,7 +236,7 @@ def run_rounds(state: State, shared: Any, own: Any, num_rounds: Array, *, rounds
     return advanced
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=128)
 def compiled(program: Program, rounds: int) -> Callable[..., State]:
     """:func:`run_rounds` of a program, compiled: on its devices; of several runs, with a first axis for them."""
     run = partial(run_rounds, rounds=rounds, program=program)
