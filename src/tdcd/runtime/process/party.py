@@ -310,7 +310,7 @@ def _answer_key_file(job: Job, party: str, own: PartySection) -> Path | None:
     """Where a client keeps what hides its answers, for as long as the run; None where nothing is encrypted and no
     client adds noise, or on one machine without certificates, where all parties could read it.
     """
-    if (job.round.encrypted is None and job.variant.noisy_blocks is None) or own.insecure:
+    if not job.variant.client_needs_secret or own.insecure:
         return None
     return Path(own.out or own.certs) / f"{party}.{job.digest[:16]}.key"
 
