@@ -302,7 +302,11 @@ def secret_of(job: Job, own: PartySection) -> bytes:
 
 def keys_of(job: Job, party: str, own: PartySection, secret: bytes) -> Keys:
     """What a party's masks follow from: a ``secret`` of its own, signed with its certificate's key if it has one."""
-    signer = SharedSecret(secret_of(job, own)) if own.insecure else Certified(Path(own.certs), party)
+    signer = (
+        SharedSecret(secret_of(job, own))
+        if own.insecure
+        else Certified(Path(own.certs), party, job.config.federation.name)
+    )
     return Keys(party, secret, signer)
 
 
@@ -329,7 +333,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         folder = Path(own.certs)
         tls = Tls(folder / AUTHORITY, folder / f"{party}.pem", folder / f"{party}.key")
         host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
-        problems = explain(tls.certificate, tls.key, tls.authority, party, host)
+        problems = explain(tls.certificate, tls.key, tls.authority, party, host, federation=job.config.federation.name)
         if not problems:
             revocations = WatchedList(folder / REVOKED, tls.authority, _log_list)
             problems = revocations.current.problems(tls.certificate)
