@@ -101,6 +101,7 @@ def test_the_search_finds_what_it_looks_for(tmp_path, monkeypatch):
 ANSWERED_BY_ALL = {
     "beyond_theorem",
     "changed",
+    "client_needs_secret",
     "drawn_problem",
     "is_batchable",
     "keys",

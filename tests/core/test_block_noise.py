@@ -10,8 +10,8 @@ import pytest
 from tdcd.config import ConfigError, check_config
 from tdcd.config.members import variant_of, with_steps
 from tdcd.config.resolve import settings_of
-from tdcd.core.codecs.block_noise import NoisyBlocks, _clipped, _norm, epsilon_of_blocks
-from tdcd.core.codecs.codec import BLOCKS, Sending, seed_words
+from tdcd.core.codecs.block_noise import NoisyBlocks, _clipped, _norm
+from tdcd.core.codecs.codec import BLOCKS, Sending, epsilon_of_blocks, seed_words
 from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.codecs.noise import GaussianNoise
 from tdcd.core.family.overlap import Overlap

@@ -71,7 +71,10 @@ MODES["mask, overlap 1, period 4"] = {
 }
 _MORE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "shop")]
 MODES["protect blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True}}
-MODES["noise on blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True, "block_epsilon": 4.0}}
+MODES["noise on blocks"] = {
+    "silos": _MORE[:2],
+    "exchange": {"protect_blocks": True, "block_epsilon": 4.0, "block_clip": 0.02},
+}
 MODES["mask, protect blocks"] = {"silos": _MORE, "exchange": {"protect": "mask", "protect_blocks": True}}
 _NOISY = {"rounds": 60, "step_size": 0.2, "batch_size": 16}
 MODES["patience"] = {"train": _NOISY, "evaluate": {"every": 2, "patience": 3, "keep": "best"}}

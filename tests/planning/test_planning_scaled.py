@@ -118,6 +118,10 @@ def test_overlap_and_sampled_minibatches_have_steps_and_noise_of_their_own(diabe
         ({"train": {"participation": 0.5}}, "train.participation = 0.5: Theorem 1 covers plain SGD with every client"),
         ({"train": {"hub_optimizer": "adam"}}, "train.hub_optimizer = 'adam': Theorem 1 covers plain SGD"),
         ({"exchange": {"epsilon": 1.0}}, "exchange.epsilon: Theorem 1 knows no noise on phi; leave it out"),
+        (
+            {"exchange": {"protect_blocks": True, "block_epsilon": 1.0}, "federation": {"silos": 2, "clients": 3}},
+            "exchange.block_epsilon: Theorem 1 knows no noise on blocks; leave it out",
+        ),
     ],
 )
 def test_what_no_theorem_covers_is_refused(sections, sentence):

@@ -250,6 +250,8 @@ def test_real_hubs_with_noise_have_the_simulations_history_and_account_for_what_
         **RIDGE,
         "silos": [{"name": name, "clients": 3} for name in ("clinic", "lab")],
         "exchange": {"epsilon": 2.0, "protect_blocks": True, "block_epsilon": 4.0},
+        # Its certificates name it.
+        "federation": {**RIDGE.get("federation", {}), "name": "health"},
     }
     (tmp_path / "shared.toml").write_text(toml_text(keys))
     trial = Trial.prepare(tmp_path / "shared.toml", [], tmp_path / "trial")

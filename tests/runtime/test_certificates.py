@@ -45,6 +45,38 @@ def folder(tmp_path) -> Path:
     return tmp_path / "certs"
 
 
+def test_a_certificate_names_its_federation_and_one_of_another_is_refused(folder):
+    """Two federations of one authority: what stands in their files decides."""
+    old = issue(folder, CLIENT)
+    assert facts_of(read_certificate(old.certificate)).federation is None
+    assert problems(old.certificate) == []
+    sentence = f"{old.certificate} is of no federation, not of 'health', which federation.name asks for; ask for one"
+    assert only_problem(old.certificate, federation="health").startswith(sentence)
+    # It is replaced where the file has a name since, and stays where it has the same one.
+    (new,) = issue_all(folder, {}, [CLIENT], federation="health")
+    assert new.is_new
+    assert not issue_all(folder, {}, [CLIENT], federation="health")[0].is_new
+    facts = facts_of(read_certificate(new.certificate))
+    assert (facts.federation, facts.common_name) == ("health", CLIENT)
+    assert problems(new.certificate, federation="health") == problems(new.certificate) == []
+    assert "is of the federation 'health', not of 'trade'" in only_problem(new.certificate, federation="trade")
+
+
+def test_the_issuer_writes_the_name_in_the_shared_file(tmp_path):
+    shared = tmp_path / "f.toml"
+    shared.write_text('[federation]\nname = "health"\n[[silos]]\nname = "bank"\nhub = "bank.example:7447"\n')
+    out = ["--out", str(tmp_path / "certs")]
+    assert CliRunner().invoke(certs_app, ["request", str(shared), "hub.bank", "--out", str(tmp_path)]).exit_code == 0
+    done = CliRunner().invoke(certs_app, ["sign", str(shared), str(tmp_path / "hub.bank.csr"), *out])
+    assert done.exit_code == 0, done.output
+    assert facts_of(read_certificate(tmp_path / "certs" / "hub.bank.pem")).federation == "health"
+    issued = CliRunner().invoke(certs_app, ["issue", str(shared), "--renew", "--out", str(tmp_path / "other")])
+    assert issued.exit_code == 0, issued.output
+    assert facts_of(read_certificate(tmp_path / "other" / "hub.bank.pem")).federation == "health"
+    shown = CliRunner().invoke(certs_app, ["check", str(tmp_path / "other")]).output
+    assert "hub.bank of health, signed by" in shown
+
+
 def problems(cert, key=None, ca=None, **wanted):
     """What is wrong with a certificate, by default beside its key and authority."""
     return explain(cert, key or cert.with_suffix(".key"), ca or cert.with_name("ca.pem"), **wanted)

@@ -62,6 +62,15 @@ def test_forged_cards_are_refused(folders):
         me.agree("hub.b", PURPOSE, type(right)(bytes(32), *signed))
 
 
+def test_cards_of_another_federation_of_the_same_authority_are_refused(tmp_path):
+    throwaway(tmp_path, HUBS, [], "health")
+    mine = Keys("hub.a", b"a" * 32, Certified(tmp_path, "hub.a", "trade")).pair(PURPOSE)
+    theirs = keys(tmp_path, "hub.b").pair(PURPOSE).card()
+    with pytest.raises(ForgedCardError, match="comes with a certificate of the federation 'health', not of 'trade'"):
+        mine.agree("hub.b", PURPOSE, theirs)
+    Keys("hub.a", b"a" * 32, Certified(tmp_path, "hub.a", "health")).pair(PURPOSE).agree("hub.b", PURPOSE, theirs)
+
+
 def test_a_certificate_that_cannot_be_read_is_refused_like_any_other_forgery(folders):
     own, _ = folders
     right = keys(own, "hub.b").pair(PURPOSE).card()

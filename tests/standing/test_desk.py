@@ -281,7 +281,8 @@ def test_what_people_read_of_a_job_names_the_noise_on_phi_and_a_policy_judges_it
     silos = [silo if silo["name"] == "bank" else {**silo, "label": None} for silo in shared["silos"]]
     config = with_keys(shared, silos=silos, exchange={"epsilon": 3.0}, federation={"labels": "bank"})
     words = dict([_protection(config)])["protection"]
-    assert "exchange.epsilon = 3.0 (noise on phi); federation.label_epsilon = None" in words
+    assert "exchange.epsilon = 3.0 (noise on phi); exchange.block_epsilon = None (noise on blocks); fed" in words
+    assert "federation.label_epsilon = None" in words
     offer = office.propose().offer
     # The hub with the labels sends slopes, which have no noise.
     assert [Facts.of(offer, config, silo, 0).phi_epsilon for silo in COMPANIES] == [None, 3.0, 3.0]

@@ -12,6 +12,7 @@ from tdcd.audit.lines import LINES, AuditFinding
 from tdcd.audit.modes import Mode, modes_of, no_slopes
 from tdcd.audit.recording import Recording, record
 from tdcd.config.resolve import Plan
+from tdcd.core.codecs.noise import noise_of
 from tdcd.core.variant import Variant
 from tdcd.theory.progress import EstimateObserver, EstimateProgress, silent
 
@@ -86,7 +87,7 @@ def audit(
         modes: by default those that fit the federation.
         observe: called after every mode.
     """
-    if planned.variant.is_private:
+    if noise_of(planned.variant.exchange) is not None:
         rounds = min(rounds, planned.config.train.rounds)
     refuse(planned, rounds, epsilon)
     chosen = list(modes_of(planned, epsilon) if modes is None else modes)

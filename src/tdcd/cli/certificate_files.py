@@ -43,15 +43,15 @@ Hubs = dict[str, tuple[str, ...]]
 def issue_for(federation: Path, out: Path, days: int, renew: bool, only: str | None) -> None:
     """Make an authority where there is none, and the certificates of all parties, or of one."""
     hubs, clients = _parties_in(federation)
+    name = check_config(read_config(federation), str(federation)).federation.name
     if only is not None:
         _find(only, federation, "--only ")
     # Who was revoked gets a new certificate only if that is asked for by name.
     barred = _barred(out) if only is None else set()
     wanted = {only} if only is not None else {*hubs, *clients} - barred
     chosen = {party: hosts for party, hosts in hubs.items() if party in wanted}
-    _show_issued(
-        out, issue_all(out, chosen, [client for client in clients if client in wanted], days=days, renew=renew)
-    )
+    others = [client for client in clients if client in wanted]
+    _show_issued(out, issue_all(out, chosen, others, days=days, renew=renew, federation=name))
     if barred:
         _tell(f"Revoked, and left as they are: {', '.join(sorted(barred))}. For a new certificate: --only PARTY.")
 
@@ -72,7 +72,8 @@ def request_for(federation: Path, party: str, out: Path, new_key: bool) -> None:
 def sign_for(federation: Path, paths: Sequence[Path], out: Path, days: int, again: bool) -> None:
     """Check requests and sign them; make an authority where there is none."""
     hubs, clients = _parties_in(federation)
-    done = sign_all(out, paths, {**hubs, **dict.fromkeys(clients, ())}, days, again)
+    name = check_config(read_config(federation), str(federation)).federation.name
+    done = sign_all(out, paths, {**hubs, **dict.fromkeys(clients, ())}, days, again, name)
     _show_signed(out, done)
 
 
@@ -179,7 +180,7 @@ def _say(line: str, style: str = "") -> None:
 def _in_words(facts: CertificateFacts) -> str:
     use = " and ".join(facts.usages) or "neither server nor client"
     return (
-        f"{facts.common_name}, signed by {facts.issuer}; "
+        f"{facts.common_name}{f' of {facts.federation}' if facts.federation else ''}, signed by {facts.issuer}; "
         f"expires {facts.not_after:%Y-%m-%d} ({counted(facts.days_left(), 'day')} left); "
         f"for use as {use}" + (f" at {', '.join(facts.hosts)}" if facts.hosts else "")
     )

@@ -178,6 +178,9 @@ def show_result(console: Console, result: "Result", page: Path) -> None:
     if last.epsilon is not None:
         spent = f"Epsilon spent of a row's phi: {last.epsilon:.3g}, by given blocks. Figures are of scores with noise"
         console.print(f"{spent}.", soft_wrap=True, highlight=False)
+    if last.block_epsilon is not None:
+        spent = f"Epsilon spent of a client's changes of blocks: {last.block_epsilon:.3g}, by given blocks."
+        console.print(spent, soft_wrap=True, highlight=False)
     evaluated = last.evaluation_bytes
     also = "" if evaluated is None else f" and {bytes_in_words(evaluated.total)} for evaluation"
     spent = f"{bytes_in_words(last.bytes.total)} sent{also}, {duration(last.seconds)}"

@@ -78,7 +78,7 @@ def publish(
             _check_finished(folder, trained.run, trained.status)
             others = [hub.removeprefix("hub.") for hub in receivers_of(job) if hub != hub_of(silo)]
             spending = account_for_predictions(own) if others else None
-            signer = Certified(Path(own.certs), job.hubs[job.silo_index(silo)])
+            signer = Certified(Path(own.certs), job.hubs[job.silo_index(silo)], job.config.federation.name)
             model, scores = own_scores(job, silo, folder, data, own, waiting=waiting, allow_code=allow_code)
             common = CommonIds(ids, model.part(silo).columns.dialect, secret_of(job, own))
             digest = digest_of("", read_block(ModelFiles(folder).file(silo))[0])
@@ -172,6 +172,7 @@ def _loader(
     from tdcd.cli.predict import tables_by_silo
     from tdcd.prediction.model import Model
     from tdcd.prediction.scores import check_without
+    from tdcd.records.run_folder import RunFolder
     from tdcd.runtime.certificates.agreement import Authority
     from tdcd.runtime.certificates.check import read_secret
     from tdcd.runtime.certificates.issue import SECRET
@@ -189,13 +190,14 @@ def _loader(
         raise ValueError("--phi and --ids go together: published phi is about the ids that tdcd align wrote")
     if phi:
         _check_finished(run, trained.run, trained.status)
+    named = RunFolder.open(run).config().get("federation", {}).get("name") if phi else None
 
     in_use: dict[str, tuple[Publication, KnownPhi]] = {}
 
     def load() -> PartsScorer:
         published: dict[str, tuple[Publication, KnownPhi]] = {}
         if ids is not None:
-            authority = Authority(folder)
+            authority = Authority(folder, named)
             # First of all: what is revoked is dropped, even if another file is bad.
             for publication, part in in_use.values():
                 part.refusal = publication.refusal(authority)

@@ -149,6 +149,9 @@ class SiloSection(Section):
 class FederationSection(Section):
     """Who holds which columns and rows."""
 
+    name: Name | None = None
+    """What certificates call the federation: ``tdcd certs`` writes it into them, and one of another federation, or
+    that names none, is refused. By default certificates name none."""
     silos: Positive | None = None
     """How many, without ``[[silos]]``; 2 by default."""
     clients: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None

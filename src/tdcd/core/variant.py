@@ -167,14 +167,21 @@ class Variant:
     @property
     def noisy_blocks(self) -> "NoisyBlocks | None":
         """The form of clients' blocks, if they add noise of their own."""
+        if self.summed_blocks is None:
+            return None
         from tdcd.core.codecs.block_noise import noisy_blocks  # noqa: PLC0415 - few runs have noise
 
-        return None if self.summed_blocks is None else noisy_blocks(self.block_exchange)
+        return noisy_blocks(self.block_exchange)
 
     @property
     def has_noise(self) -> bool:
         """Whether hubs or clients send noise of their own."""
         return self.is_private or self.noisy_blocks is not None
+
+    @property
+    def client_needs_secret(self) -> bool:
+        """Whether clients need a secret of their own that stays when they are started again."""
+        return self.encrypted is not None or self.noisy_blocks is not None
 
     @property
     def needs_secret(self) -> bool:

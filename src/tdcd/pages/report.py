@@ -135,6 +135,9 @@ def _cards(run: RecordedRun) -> Iterator[html.KeyFigure]:
         whose = f" of silos other than {labels}" if labels else ""
         words = f"of a row's phi{whose}, blocks given; figures are of scores with noise"
         yield html.KeyFigure("epsilon spent", rounded_up(last.epsilon), words)
+    if last.block_epsilon is not None:
+        words = "of a client's changes of blocks, those that it began with given"
+        yield html.KeyFigure("epsilon of blocks", rounded_up(last.block_epsilon), words)
     split = "test" if run.final.metrics.get("test") else "train"
     for name, value in run.final.metrics.get(split, {}).items():
         before = first.metrics.get(split, {}).get(name)
@@ -640,6 +643,11 @@ def protections(config: Mapping[str, Any]) -> Iterator[Html]:
         )
     if exchange.get("protect_blocks"):
         sentences.append("Masked: a hub gets the weighted sum of its clients' blocks, not each block.")
+    if exchange.get("block_epsilon") is not None:
+        sentences.append(
+            f"Every client adds noise to what it changes of a block: all rounds together spend epsilon = "
+            f"{exchange['block_epsilon']:g} at most of a client's changes, with delta = {exchange['delta']:g}."
+        )
     if sentences:
         yield html.paragraph(" ".join(sentences))
 

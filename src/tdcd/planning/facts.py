@@ -52,6 +52,10 @@ def refuse_uncovered(config: Config, variant: Variant, where: str = "the configu
     if config.model.head != "sum":
         reason = "Theorem 1 rests on scores that are sums of phi; leave it out"
         raise ConfigError([f"model.head = {config.model.head!r}: {reason}"], where)
+    for key in ("epsilon", "block_epsilon"):
+        if getattr(config.exchange, key) is not None:
+            what = "phi" if key == "epsilon" else "blocks"
+            raise ConfigError([f"exchange.{key}: Theorem 1 knows no noise on {what}; leave it out"], where)
     parts = [*variant.beyond_theorem]
     if not parts and (config.train.variant is None or variant.is_plain):
         return

@@ -183,7 +183,7 @@ def scaled_bound(
     planned = plan(config, devices=devices)
     federation, objective = planned.federation, planned.objective
     federation.check_complete("a bound")
-    _refuse_noise_and_wide_silos(planned, where)
+    _refuse_wide_silos(planned, where)
     scaling = StepScaling.of([_curvature_of(silo, objective) for silo in federation.silos])
     start = simulate(planned).init().blocks
     with planned.execution.with_the_data():
@@ -200,9 +200,7 @@ def _curvature_of(silo: Silo, objective: Objective) -> Matrix:
     return np.asarray(bare + damping_of(np.diagonal(bare), objective.l2) * np.eye(len(bare)))
 
 
-def _refuse_noise_and_wide_silos(planned: Plan, where: str) -> None:
-    if planned.config.exchange.epsilon is not None:
-        raise ConfigError(["exchange.epsilon: Theorem 1 knows no noise on phi; leave it out"], where)
+def _refuse_wide_silos(planned: Plan, where: str) -> None:
     for silo in planned.federation.silos:
         columns = int(np.prod(silo.feature_shape))
         if columns > WIDEST:

@@ -114,12 +114,12 @@ class Simulation:
             raise ValueError(f"{self.variant.update}: memories of clients need one run on one device")
         for clash in self.variant.clashes(len(blocks), self.objective.combine):
             raise ValueError(clash.sentence)
-        if self.variant.noisy_blocks is not None:
+        if (check_room := getattr(self.variant.block_exchange, "check_room", None)) is not None:
             if self.devices.count > 1 or self.hosts is not None:
                 raise ValueError("noise on clients' blocks needs one device, where every place is a client's")
             for silo in self.federation.silos:
-                self.variant.noisy_blocks.check_room(silo.num_clients)
-        if not self.variant.is_batchable and len(runs) > 1 and self.variant.has_noise:
+                check_room(silo.num_clients)
+        if self.variant.has_noise and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once cannot have noise of their own: run them one by one")
         if len(blocks) != federation.num_silos:
             raise ValueError(f"{there_are(federation.num_silos, 'silo')}, but {counted(len(blocks), 'block')}")

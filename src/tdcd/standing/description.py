@@ -120,6 +120,7 @@ def _protection(config: Config) -> tuple[str, str]:
         f"exchange.protect = {exchange.protect!r}",
         f"exchange.protect_blocks = {str(exchange.protect_blocks).lower()}",
         f"exchange.epsilon = {exchange.epsilon} (noise on phi)",
+        f"exchange.block_epsilon = {exchange.block_epsilon} (noise on blocks)",
         f"federation.label_epsilon = {federation.label_epsilon}",
         f"federation.protect_labels = {federation.protect_labels!r}",
     ]

@@ -303,6 +303,7 @@ def read_standing(path: Path) -> Job:
 
 def open_log_of(folder: Path) -> Log:
     """The log in a party's folder, checked entry by entry with the files next to it."""
-    standing, authority = read_standing(folder / SHARED_FILE), Authority(folder)
+    standing = read_standing(folder / SHARED_FILE)
+    authority = Authority(folder, standing.config.federation.name)
     federation = membership(standing.config, authority.fingerprint)
     return Log(folder / LOG, federation, parties_of(standing), authority)

@@ -161,6 +161,7 @@ def _point(record: Record, started: float) -> TrackedPoint:
         "train/gap": record.gap,
         "train/gradient_norm": record.gradient_norm,
         "epsilon": record.epsilon,
+        "block_epsilon": record.block_epsilon,
     }
     for split, figures in record.metrics.items():
         values |= {f"{split}/{name}": value for name, value in figures.items()}

@@ -14,8 +14,7 @@ from tdcd.config.errors import ConfigError
 from tdcd.config.resolve import Plan
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate
-from tdcd.core.codecs.block_noise import epsilon_of_blocks
-from tdcd.core.codecs.codec import epsilon_until
+from tdcd.core.codecs.codec import epsilon_of_blocks, epsilon_until
 from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.timing import followed

@@ -25,12 +25,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tdcd.core.codecs.codec import Sending, blocks_until
+from tdcd.core.codecs.codec import Sending
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.codecs.noise import GaussianNoise
 from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Tree
-from tdcd.core.timing import HubTiming
 from tdcd.core.trees import leaves_of, like, map_tree
 
 _DRAWS = 4
@@ -55,6 +54,10 @@ class NoisyBlocks(FixedBlocks):
     def fixed(self) -> FixedPoint:
         """With room for noise: as much as for the block."""
         return FixedPoint(self.largest, terms=2)
+
+    def epsilon(self, messages: int) -> float | None:
+        """What so many blocks of a client have spent of its changes; None if there is no noise."""
+        return self.noise.epsilon(messages)
 
     def check_room(self, num_clients: int) -> None:
         """Refuse noise that is finer than a step, or that sums have no room for.
@@ -128,12 +131,6 @@ def _norm(changes: Sequence[Array]) -> Array:
         total += low.astype(jnp.float32) * 2.0**place + high.astype(jnp.float32) * 2.0 ** (place + 16)
     norm: Array = jnp.sqrt(total) * step.astype(jnp.float32)
     return norm
-
-
-def epsilon_of_blocks(exchange: Any, round_index: int, timing: HubTiming, last: int) -> float | None:
-    """What noise on blocks has spent of a client's changes when its hub writes the line of a round; None without."""
-    noisy = noisy_blocks(exchange)
-    return None if noisy is None else noisy.noise.epsilon(blocks_until(round_index, timing, last))
 
 
 def noisy_blocks(exchange: Any) -> NoisyBlocks | None:

@@ -194,6 +194,12 @@ def epsilon_until(
     return None if spent is None else spent(messages_until(round_index, settings, timing, every, last))
 
 
+def epsilon_of_blocks(exchange: "BlockCodec", round_index: int, timing: HubTiming, last: int) -> float | None:
+    """What noise on blocks has spent of a client's changes when its hub writes the line of a round; None without."""
+    spent: Callable[[int], float | None] | None = getattr(exchange, "epsilon", None)
+    return None if spent is None else spent(blocks_until(round_index, timing, last))
+
+
 def blocks_until(round_index: int, timing: HubTiming, last: int) -> int:
     """The most blocks that a client has sent when its hub writes the history's line of a round."""
     return min(last, round_index + 2 * timing.rounds + timing.longest_period)

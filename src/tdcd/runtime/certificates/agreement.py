@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta
 
-from tdcd.runtime.certificates.check import facts_of, read_certificate, read_key
+from tdcd.runtime.certificates.check import facts_of, of_another_federation, read_certificate, read_key
 from tdcd.runtime.certificates.issue import AUTHORITY
 from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
 
@@ -133,12 +133,15 @@ class SharedSecret:
 class Certified:
     """Signs with the key of a party's certificate."""
 
-    def __init__(self, folder: Path, party: str) -> None:
-        """Take a party's folder of certificates; who is revoked is read again at every check."""
+    def __init__(self, folder: Path, party: str, federation: str | None = None) -> None:
+        """Take a party's folder of certificates, and the federation that others' have to name, if any has to.
+
+        Who is revoked is read again at every check.
+        """
         key = read_key(folder / f"{party}.key")
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError(f"{folder / f'{party}.key'} is no elliptic curve's key, and masks need one: tdcd certs")
-        self._key, self._authority = key, Authority(folder)
+        self._key, self._authority = key, Authority(folder, federation)
         self._certificate = read_certificate(folder / f"{party}.pem").public_bytes(Encoding.DER)
 
     def sign(self, text: bytes) -> tuple[bytes, bytes]:
@@ -165,8 +168,13 @@ class Signature(Protocol):
 class Authority:
     """Checks what holders of an authority's certificates have signed; who is revoked is read again at every check."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take a folder with the authority's certificate and its list of revoked ones, if it has one."""
+    def __init__(self, folder: Path, federation: str | None = None) -> None:
+        """Take a folder with the authority's certificate and its list of revoked ones, if it has one.
+
+        Args:
+            federation: the one that certificates have to name; by default any, or none.
+        """
+        self._federation = federation
         self._certificate = read_certificate(folder / AUTHORITY)
         # The transport reports on the same list.
         self._revoked = WatchedList(folder / REVOKED, folder / AUTHORITY, lambda news: None)
@@ -195,6 +203,8 @@ class Authority:
             raise ForgedCardError(f"{where} comes with no certificate of this federation's authority") from None
         if facts.name != party:
             raise ForgedCardError(f"{where} comes with the certificate of {facts.name}")
+        if other := of_another_federation(facts, self._federation):
+            raise ForgedCardError(f"{where} comes with a certificate {other}")
         if not past:
             self._check_revoked(party, facts.common_name, where)
         if not facts.not_before <= (now or datetime.now(UTC)) <= facts.not_after:

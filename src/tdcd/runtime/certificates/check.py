@@ -74,6 +74,8 @@ class CertificateFacts:
     hosts: tuple[str, ...]
     """Where its holder may serve, as written in the certificate's alternative names."""
     is_authority: bool
+    federation: str | None = None
+    """The federation that it was issued for, if it names one."""
 
     def days_left(self, now: datetime | None = None) -> int:
         """Whole days until it expires; negative once it has."""
@@ -140,7 +142,23 @@ def facts_of(cert: x509.Certificate) -> CertificateFacts:
         usages=tuple(name for oid, name in _USAGES.items() if oid in usages),
         hosts=(*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))),
         is_authority=constraints is not None and constraints.ca,
+        federation=_named(cert.subject, NameOID.ORGANIZATION_NAME) or None,
     )
+
+
+def of_another_federation(facts: CertificateFacts, federation: str | None) -> str:
+    """How a certificate names another federation than this, or none; empty if it does not, or if none is asked for.
+
+    >>> facts = CertificateFacts("hub.a", "hub.a", "ca", datetime.now(UTC), datetime.now(UTC), (), (), False, "trade")
+    >>> of_another_federation(facts, "trade"), of_another_federation(facts, None)
+    ('', '')
+    >>> of_another_federation(facts, "health")
+    "of the federation 'trade', not of 'health'"
+    """
+    if federation in (None, facts.federation):
+        return ""
+    theirs = "no federation" if facts.federation is None else f"the federation '{facts.federation}'"
+    return f"of {theirs}, not of '{federation}'"
 
 
 def explain(
@@ -150,6 +168,7 @@ def explain(
     party: str | None = None,
     host: str | None = None,
     now: datetime | None = None,
+    federation: str | None = None,
 ) -> list[str]:
     """Everything that is wrong with a party's certificate, a sentence each; an empty list means that it is good.
 
@@ -160,6 +179,7 @@ def explain(
         party: whose certificate it has to be; by default whoever it names.
         host: the address at which the others dial this hub; by default any.
         now: when it has to be valid; by default this moment.
+        federation: which one it has to name; by default any, or none.
     """
     now = now or datetime.now(UTC)
     problems: list[str] = []
@@ -174,6 +194,11 @@ def explain(
         problems += _name_problems(cert_path, facts_of(cert), party)
         problems += _date_problems(cert_path, facts_of(cert), now, f"ask for a new one: {RENEWAL}")
         problems += _use_problems(cert_path, facts_of(cert), party, host)
+        if other := of_another_federation(facts_of(cert), federation):
+            problems.append(
+                f"{cert_path} is {other}, which federation.name asks for; ask for one that is: tdcd certs request, or "
+                "tdcd certs issue --renew"
+            )
     if cert is not None and key is not None and _public(key.public_key()) != _public(cert.public_key()):
         problems.append(
             f"{key_path} is not the key of {cert_path}: the two were not issued together; copy both files again"
@@ -282,7 +307,11 @@ def _extension(cert: x509.Certificate, kind: type[E]) -> E | None:
 
 
 def _common_name(name: x509.Name) -> str:
-    return ", ".join(str(part.value) for part in name.get_attributes_for_oid(NameOID.COMMON_NAME))
+    return _named(name, NameOID.COMMON_NAME)
+
+
+def _named(name: x509.Name, kind: x509.ObjectIdentifier) -> str:
+    return ", ".join(str(part.value) for part in name.get_attributes_for_oid(kind))
 
 
 def _public(key: PublicKeyTypes) -> bytes:

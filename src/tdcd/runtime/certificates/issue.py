@@ -99,6 +99,7 @@ def issue(
     days: int = PARTY_DAYS,
     renew: bool = False,
     now: datetime | None = None,
+    federation: str | None = None,
 ) -> Issued:
     """A key and a certificate for ``party``, signed by the authority of ``folder``.
 
@@ -108,24 +109,30 @@ def issue(
     """
     now = now or datetime.now(UTC)
     paths = folder / f"{party}.pem", folder / f"{party}.key"
-    if not renew and is_good(folder, party, hosts, now):
+    if not renew and is_good(folder, party, hosts, now, federation):
         raise ValueError(f"{paths[0]} is there already and still good; to replace it and its key, give --renew")
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = certify(folder, party, hosts, key.public_key(), days, now)
+    cert = certify(folder, party, hosts, key.public_key(), days, now, federation)
     write_whole(paths[1], key_pem(key), private=True)
     write_whole(paths[0], cert.public_bytes(Encoding.PEM), private=False)
     return Issued(party, *paths, cert.not_valid_after_utc, is_new=True)
 
 
 def certify(
-    folder: Path, party: str, hosts: Sequence[str], key: CertificatePublicKeyTypes, days: int, now: datetime
+    folder: Path,
+    party: str,
+    hosts: Sequence[str],
+    key: CertificatePublicKeyTypes,
+    days: int,
+    now: datetime,
+    federation: str | None = None,
 ) -> x509.Certificate:
-    """A certificate for ``party`` and its public key, signed by the authority of ``folder``."""
+    """A certificate for ``party`` and its key, signed by the authority of ``folder``; it names ``federation``."""
     _check(party, hosts)
     ca, ca_key = authority_of(folder, now)
     name = list_of(folder).current_name(party)
     expires = min(now + timedelta(days=days), ca.not_valid_after_utc)
-    builder = _builder(named(name), ca.subject, key, ca_key, now, expires)
+    builder = _builder(named(name, federation), ca.subject, key, ca_key, now, expires)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(authority=False), critical=True)
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -142,6 +149,7 @@ def issue_all(
     days: int = PARTY_DAYS,
     renew: bool = False,
     now: datetime | None = None,
+    federation: str | None = None,
 ) -> list[Issued]:
     """One certificate for every party; the authority too, where ``folder`` has none.
 
@@ -152,6 +160,7 @@ def issue_all(
         folder: the issuer's.
         hubs: for each hub's party name the hosts at which it is dialled.
         clients: the clients' party names.
+        federation: what the certificates call it; those that are there and name another one are replaced.
     """
     now = now or datetime.now(UTC)
     parties = {**hubs, **dict.fromkeys(clients, ())}
@@ -162,19 +171,21 @@ def issue_all(
     read_secret(folder / SECRET)
     done = []
     for party, hosts in parties.items():
-        if not renew and is_good(folder, party, hosts, now):
+        if not renew and is_good(folder, party, hosts, now, federation):
             path = folder / f"{party}.pem"
             expires = facts_of(read_certificate(path)).not_after
             done.append(Issued(party, path, folder / f"{party}.key", expires, is_new=False))
         else:
-            done.append(issue(folder, party, hosts, days, renew=True, now=now))
+            done.append(issue(folder, party, hosts, days, renew=True, now=now, federation=federation))
     return done
 
 
-def throwaway(folder: Path, hubs: Mapping[str, Sequence[str]], clients: Sequence[str]) -> list[Issued]:
+def throwaway(
+    folder: Path, hubs: Mapping[str, Sequence[str]], clients: Sequence[str], federation: str | None = None
+) -> list[Issued]:
     """An authority and certificates for a trial, all worthless after a day."""
     create_authority(folder, days=1)
-    return issue_all(folder, hubs, clients, days=1)
+    return issue_all(folder, hubs, clients, days=1, federation=federation)
 
 
 def _check(party: str, hosts: Sequence[str]) -> None:
@@ -201,10 +212,11 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def is_good(folder: Path, party: str, hosts: Sequence[str], now: datetime) -> bool:
+def is_good(folder: Path, party: str, hosts: Sequence[str], now: datetime, federation: str | None = None) -> bool:
     """Whether the party's certificate in ``folder`` will do; its key may be with the party alone."""
     cert, key, ca = folder / f"{party}.pem", folder / f"{party}.key", folder / AUTHORITY
-    wrong = [explain(cert, key if key.exists() else None, ca, party, host, now) for host in hosts or (None,)]
+    key_path = key if key.exists() else None
+    wrong = [explain(cert, key_path, ca, party, host, now, federation) for host in hosts or (None,)]
     return not any(wrong) and not list_of(folder).problems(cert)
 
 
@@ -246,9 +258,12 @@ def _builder(
     )
 
 
-def named(name: str) -> x509.Name:
-    """The subject of a certificate with this common name."""
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def named(name: str, federation: str | None = None) -> x509.Name:
+    """The subject of a certificate with this common name, which names a federation or none."""
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    if federation is not None:
+        parts.append(x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation))
+    return x509.Name(parts)
 
 
 def _key_usage(authority: bool) -> x509.KeyUsage:
@@ -383,14 +398,15 @@ def sign(
     days: int = PARTY_DAYS,
     again: bool = False,
     now: datetime | None = None,
+    federation: str | None = None,
 ) -> Issued:
     """A certificate for the party and key of a request, by the authority of ``folder``.
 
     Of the request nothing but name and key is used: ``hosts`` and what the holder may do come from the shared file.
     """
     now = now or datetime.now(UTC)
-    _check_request(folder, request, hosts, again, now)
-    return _written(folder, request, certify(folder, request.party, hosts, request.key, days, now))
+    _check_request(folder, request, hosts, again, now, federation)
+    return _written(folder, request, certify(folder, request.party, hosts, request.key, days, now, federation))
 
 
 def _written(folder: Path, request: SigningRequest, cert: x509.Certificate) -> Issued:
@@ -399,14 +415,16 @@ def _written(folder: Path, request: SigningRequest, cert: x509.Certificate) -> I
     return Issued(request.party, path, path.with_suffix(".key"), cert.not_valid_after_utc, is_new=True)
 
 
-def _check_request(folder: Path, request: SigningRequest, hosts: Sequence[str], again: bool, now: datetime) -> None:
+def _check_request(
+    folder: Path, request: SigningRequest, hosts: Sequence[str], again: bool, now: datetime, federation: str | None
+) -> None:
     """Raise a ValueError that says why a request cannot be signed."""
     cert_path, key_path = folder / f"{request.party}.pem", folder / f"{request.party}.key"
     if request.fingerprint in list_of(folder).keys.values():
         raise ValueError(
             f"{request.path} is for a key that was revoked; the party needs another: tdcd certs request --new-key"
         )
-    if not again and is_good(folder, request.party, hosts, now):
+    if not again and is_good(folder, request.party, hosts, now, federation):
         raise ValueError(
             f"{request.party} has a certificate that is still good ({cert_path}); if it really asked for another, "
             "give --again, and revoke the first if its key may be in other hands"
@@ -418,7 +436,12 @@ def _check_request(folder: Path, request: SigningRequest, hosts: Sequence[str], 
 
 
 def sign_all(
-    folder: Path, paths: Sequence[Path], parties: Mapping[str, Sequence[str]], days: int, again: bool
+    folder: Path,
+    paths: Sequence[Path],
+    parties: Mapping[str, Sequence[str]],
+    days: int,
+    again: bool,
+    federation: str | None = None,
 ) -> list[tuple[SigningRequest, Issued]]:
     """Sign several requests, or none if one of them cannot be; make the authority where ``folder`` has none.
 
@@ -434,10 +457,13 @@ def sign_all(
             raise ValueError(f"{other.path} and {request.path} are both for {request.party}; give one of them")
     now = datetime.now(UTC)
     for request in requests:
-        _check_request(folder, request, parties[request.party], again, now)
+        _check_request(folder, request, parties[request.party], again, now, federation)
     if not any((folder / name).exists() for name in (AUTHORITY, AUTHORITY_KEY)):
         create_authority(folder)
-    certs = [certify(folder, request.party, parties[request.party], request.key, days, now) for request in requests]
+    certs = [
+        certify(folder, request.party, parties[request.party], request.key, days, now, federation)
+        for request in requests
+    ]
     return [(request, _written(folder, request, cert)) for request, cert in zip(requests, certs, strict=True)]
 
 

@@ -81,23 +81,36 @@ def _is_prime(number: int) -> bool:
     return True
 
 
+@lru_cache(maxsize=1)
+def _moduli() -> Any:
+    """The primes that ciphertexts count modulo, and that of keys, which take the library long to find."""
+    import tenseal.sealapi as seal  # noqa: PLC0415
+
+    return seal.CoeffModulus.Create(DEGREE, [*MODULUS_BITS, KEY_BITS])
+
+
 class Scheme:
     """The library with this scheme's parameters, and its objects as arrays."""
 
-    def __init__(self, seed: bytes | None = None) -> None:
-        """Take what all randomness of this context follows from: one ciphertext per context; None: nothing random."""
+    def __init__(self, seed: bytes | None = None, *, only_encrypts: bool = False) -> None:
+        """Take what all randomness of this context follows from: one ciphertext per context; None: nothing random.
+
+        Args:
+            only_encrypts: leave out what is needed for ciphertexts without their last primes, which takes half the
+                time; what is encrypted is the same.
+        """
         import tenseal.sealapi as seal  # noqa: PLC0415
 
         self.seal: Any = seal
         parameters = seal.EncryptionParameters(seal.SCHEME_TYPE.BFV)
         parameters.set_poly_modulus_degree(DEGREE)
-        parameters.set_coeff_modulus(seal.CoeffModulus.Create(DEGREE, [*MODULUS_BITS, KEY_BITS]))
+        parameters.set_coeff_modulus(_moduli())
         parameters.set_plain_modulus(plain_modulus())
         if seed is not None:
             words = struct.unpack("<8Q", hashlib.sha512(seed).digest())
             parameters.set_random_generator(seal.Blake2xbPRNGFactory([*words]))
         self.primes = [int(prime.value()) for prime in parameters.coeff_modulus()[:_PRIMES]]
-        self.context = seal.SEALContext(parameters, True, seal.SEC_LEVEL_TYPE.TC128)
+        self.context = seal.SEALContext(parameters, not only_encrypts, seal.SEC_LEVEL_TYPE.TC128)
         self.evaluator = seal.Evaluator(self.context)
 
     def _saved(self, thing: Any) -> bytes:
@@ -229,7 +242,8 @@ class SlopeKey:
         self._shared = keys
 
     def _encrypted(self, numbers: Whole, *purpose: str) -> tuple[Whole, NDArray[np.uint8]]:
-        fresh = Scheme(seed_of(self._secret, self._run, *purpose, content=numbers.tobytes()))
+        seed = seed_of(self._secret, self._run, *purpose, content=numbers.tobytes())
+        fresh = Scheme(seed, only_encrypts=True)
         encryptor = fresh.seal.Encryptor(fresh.context, self._key)
         return scheme().halves(encryptor.encrypt_symmetric(fresh.plain(numbers)))
 

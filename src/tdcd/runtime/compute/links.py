@@ -237,8 +237,7 @@ class Links:
         secret: NDArray[np.uint32] | None,
     ) -> Arrays:
         """What a client adds to the sum of its silo's blocks; ``secret`` is that of its noise, if it adds any."""
-        exchange = self._variant.summed_blocks
-        assert exchange is not None
+        exchange = cast("FixedBlocks", self._variant.block_exchange)
         if exchange.takes_numpy:
             return named_leaves(exchange.contribution(block, before, share, self._sending(0, 0), num_clients))
         with precision(self._settings.dtype):

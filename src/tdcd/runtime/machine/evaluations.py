@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate
-from tdcd.core.codecs.block_noise import epsilon_of_blocks
-from tdcd.core.codecs.codec import epsilon_until
+from tdcd.core.codecs.codec import epsilon_of_blocks, epsilon_until
 from tdcd.core.family.scaled import Window
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree

@@ -185,12 +185,12 @@ def _certificates(config: Config, party: Party, folder: Path) -> Iterator[Findin
     if not wanted:
         yield Finding("certificates", "caution", f"none of this federation's parties has one in {folder}")
     for name in wanted:
-        yield from _certificate(folder, name, hosts.get(name))
+        yield from _certificate(folder, name, hosts.get(name), config.federation.name)
 
 
-def _certificate(folder: Path, name: str, host: str | None) -> Iterator[Finding]:
+def _certificate(folder: Path, name: str, host: str | None, federation: str | None) -> Iterator[Finding]:
     certificate, key, authority = folder / f"{name}.pem", folder / f"{name}.key", folder / AUTHORITY
-    problems = explain(certificate, key, authority, name, host)
+    problems = explain(certificate, key, authority, name, host, federation=federation)
     try:
         if not problems and (folder / REVOKED).exists():
             problems += read_list(folder / REVOKED, authority).problems(certificate)

@@ -302,7 +302,11 @@ def secret_of(job: Job, own: PartySection) -> bytes:
 
 def keys_of(job: Job, party: str, own: PartySection, secret: bytes) -> Keys:
     """What a party's masks follow from: a ``secret`` of its own, signed with its certificate's key if it has one."""
-    signer = SharedSecret(secret_of(job, own)) if own.insecure else Certified(Path(own.certs), party)
+    signer = (
+        SharedSecret(secret_of(job, own))
+        if own.insecure
+        else Certified(Path(own.certs), party, job.config.federation.name)
+    )
     return Keys(party, secret, signer)
 
 
@@ -310,7 +314,7 @@ def _answer_key_file(job: Job, party: str, own: PartySection) -> Path | None:
     """Where a client keeps what hides its answers, for as long as the run; None where nothing is encrypted and no
     client adds noise, or on one machine without certificates, where all parties could read it.
     """
-    if (job.round.encrypted is None and job.variant.noisy_blocks is None) or own.insecure:
+    if not job.variant.client_needs_secret or own.insecure:
         return None
     return Path(own.out or own.certs) / f"{party}.{job.digest[:16]}.key"
 
@@ -329,7 +333,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         folder = Path(own.certs)
         tls = Tls(folder / AUTHORITY, folder / f"{party}.pem", folder / f"{party}.key")
         host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
-        problems = explain(tls.certificate, tls.key, tls.authority, party, host)
+        problems = explain(tls.certificate, tls.key, tls.authority, party, host, federation=job.config.federation.name)
         if not problems:
             revocations = WatchedList(folder / REVOKED, tls.authority, _log_list)
             problems = revocations.current.problems(tls.certificate)

@@ -35,6 +35,7 @@ def facts_of(
         "reason": hub.reason,
         # Of the silos that send phi; lines are the same at all hubs.
         "epsilon": record.epsilon if record is not None and hub.sends_phi else None,
+        "block_epsilon": None if record is None else record.block_epsilon,
         "connected": sorted(endpoint.present),
         "missing": [*hub.missing()],
         "missing_s": dict(waiting),

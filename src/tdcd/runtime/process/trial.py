@@ -225,7 +225,7 @@ class Trial:
         (folder / "data" / ALIGNMENT).write_text(json.dumps(lost))
         clients = [client for silo in range(len(job.hubs)) for client in job.clients(silo)]
         shutil.rmtree(folder / "certs", ignore_errors=True)
-        throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients)
+        throwaway(folder / "certs", {hub: ["127.0.0.1"] for hub in job.hubs}, clients, config.federation.name)
         # Last, so that a folder with this file is complete.
         write_durably(shared, toml_text(job.config.model_dump()).encode())
         return cls(folder, job, planned.federation.labels_in_words, planned.federation.alignment)

@@ -176,8 +176,7 @@ class Account:
     ) -> Spending:
         noise, config = _noise_on_phi(job, silo), job.config
         last, every = config.train.rounds, config.evaluate.every
-        noisy = job.variant.noisy_blocks
-        of_blocks = None if noisy is None else noisy.noise
+        of_blocks = _noise_on_blocks(job)
         return Spending(
             before=mark.digest,
             time=int(self._clock()),
@@ -245,6 +244,14 @@ class Account:
             yield file
         finally:
             os.close(file)
+
+
+def _noise_on_blocks(job: Job) -> "GaussianNoise | None":
+    """The noise on what the clients' steps change."""
+    from tdcd.core.codecs.block_noise import noisy_blocks  # noqa: PLC0415 - as above
+
+    noisy = noisy_blocks(job.variant.block_exchange)
+    return None if noisy is None else noisy.noise
 
 
 def _noise_on_phi(job: Job, silo: int) -> "GaussianNoise | None":

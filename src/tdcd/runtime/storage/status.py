@@ -97,6 +97,7 @@ def in_words(facts: dict[str, Any]) -> str:
         *([f"  ended       {one_line(facts['reason'])}"] if _has_finished(facts) else []),
         *([f"  labels      {facts['labels']}"] if facts.get("labels") else []),
         *([f"  epsilon     {facts['epsilon']:.4g} spent"] if facts.get("epsilon") is not None else []),
+        *([f"  of blocks   {facts['block_epsilon']:.4g} spent"] if facts.get("block_epsilon") is not None else []),
         f"  connected   {', '.join(facts['connected']) or 'none'}",
     ]
     for party, seconds in facts.get("missing_s", {}).items():
