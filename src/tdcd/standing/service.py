@@ -325,7 +325,7 @@ def _in_queue(jobs: Jobs, state: JobState, now: float) -> dict[str, Any]:
     answers = dict.fromkeys(jobs.standing.hubs, "")
     for hub, signed in state.approvals.items():
         statement = signed.entry.statement
-        answers[hub] = f"approved by {statement.by}" if isinstance(statement, Approved) else ""
+        answers[hub] = f"by {statement.by}" if isinstance(statement, Approved) else ""
     answers |= dict.fromkeys(state.refusals, "refused")
     return {
         "job": state.name[:12],
