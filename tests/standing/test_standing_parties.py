@@ -194,6 +194,7 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
     federation.write_policy(SHOP, **allowed, rounds=100_000)
     federation.write_policy(BANK, epsilon_per_month=8.0)
     federation.write_own(BANK, serve="./predict.sock", metrics="0")
+    federation.write_own(SHOP, memory=2.0, cores=1)
     served = federation.folder / BANK / "predict.sock"
     with processes(tmp_path) as run:
         reference = by_hand(federation, run)
