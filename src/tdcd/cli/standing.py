@@ -32,7 +32,8 @@ def party(
 
     Every hub and every client runs this once, as a service. A hub has one port; a client dials out only. With
     `serve` in its file, a hub answers predictions to programs of its own organisation; `metrics` is for Prometheus,
-    `memory` and `cores` limit the steps of jobs. What it waits for is in its log, and `tdcd jobs` says it. A service that was killed continues when it is started again.
+    `memory` and `cores` limit the steps of jobs. What it waits for is in its log, and `tdcd jobs` says it. A service
+    that was killed continues when it is started again.
 
     The last line says why it ended, as JSON where the log is.
 
