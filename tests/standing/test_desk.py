@@ -267,13 +267,17 @@ def test_a_client_has_no_say_but_to_refuse(office):
 
 def test_a_step_has_all_that_the_partys_own_file_says(office):
     """Limits of an account among them: a hub that stands by keeps to them as one that is started by hand."""
-    limits = {"most_epsilon": 2.0, "most_label_epsilon": 3.0, "most_runs": 4, "metrics": "9464"}
-    office.files.write_own(BANK, account="account.jsonl", **limits)
+    limits = {"most_epsilon": 2.0, "most_label_epsilon": 3.0, "most_runs": 4}
+    office.files.write_own(BANK, account="account.jsonl", metrics="9464", **limits)
     home, state = office.files.home(BANK), office.propose()
     own = JobPart(home, home.jobs().named(state.name), state.job)._own
     assert own.account == str(office.files.own(BANK).parent / "account.jsonl")
     assert own.model_dump(include={*limits}) == limits
     assert own.out == str(home.job_folder(state) / "run")
+    # The service has that port.
+    assert own.metrics is None
+    left = home.epsilon_left(home.jobs(), int(office.clock))
+    assert left == {"most_epsilon": (2.0, 2.0), "most_label_epsilon": (3.0, 3.0)}
 
 
 def test_what_people_read_of_a_job_names_the_noise_on_phi_and_a_policy_judges_it(office):
@@ -668,6 +672,8 @@ def test_epsilon_is_asked_and_left(office):
         shown = tdcd("show", name, "--party", office.files.own(BANK), cwd=office.files.folder)
         assert f"epsilon:            {words}" in shown.stdout, shown.stdout + shown.stderr
         office.homes[BANK].approve(office.jobs(BANK).named(name))
+    left = office.homes[BANK].epsilon_left(office.jobs(BANK), int(office.clock))
+    assert left == {"epsilon_per_month": (0.5, 3.0)}
     federation["label_epsilon"] = 1.0
     path.write_text(toml_text(office.files.keys | {"silos": silos, "federation": federation}))
     state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)

@@ -30,8 +30,10 @@ def party(
 ) -> None:
     """Stand by: wait for jobs, and compute those that every organisation has approved.
 
-    Every hub and every client runs this once, as a service. A hub has one port; a client dials out only. What it
-    waits for is in its log, and `tdcd jobs` says it. A service that was killed continues when it is started again.
+    Every hub and every client runs this once, as a service. A hub has one port; a client dials out only. With
+    `serve` in its file, a hub answers predictions to programs of its own organisation; `metrics` is for Prometheus,
+    `memory` and `cores` limit the steps of jobs. What it waits for is in its log, and `tdcd jobs` says it. A service
+    that was killed continues when it is started again.
 
     The last line says why it ended, as JSON where the log is.
 

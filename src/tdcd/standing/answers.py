@@ -29,7 +29,7 @@ GRACE_S = 15.0
 NOTHING = "no job has predicted for this silo: tdcd propose --predict JOB makes one"
 
 
-class Answers:
+class JobAnswers:
     """What a hub answers from, as its jobs are now."""
 
     def __init__(self, path: Path) -> None:
@@ -77,15 +77,15 @@ def _predicted(home: Home, jobs: Jobs) -> list[tuple[JobState, JobState]]:
 
     Not those of models that were deleted.
     """
-    found = []
+    predicted = []
     for state in jobs.states.values():
         former = jobs.former(state.offer)
         if state.offer.kind != "predict" or home.party not in state.offer.to or former is None or state.refusals:
             continue
         is_there = (home.job_folder(state) / PHI).is_file() and (home.job_folder(former) / RUN).is_dir()
         if is_there and jobs.deletion_of(former) is None:
-            found.append((state, former))
-    return found
+            predicted.append((state, former))
+    return predicted
 
 
 def main(path: str, level: LogLevel) -> int:
@@ -93,7 +93,7 @@ def main(path: str, level: LogLevel) -> int:
     end_with_service(_end)
     open_log(path, level)
     try:
-        answers = Answers(Path(path))
+        answers = JobAnswers(Path(path))
         open_log(answers.home.party, level)
         own = answers.home.own
         assert own.serve is not None

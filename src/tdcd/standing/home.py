@@ -217,7 +217,7 @@ class Home:
             if own.most_label_epsilon is not None:
                 spent = own.most_label_epsilon if totals.plain_labels else totals.labels
                 left["most_label_epsilon"] = own.most_label_epsilon - spent, own.most_label_epsilon
-        return left
+        return {limit: (max(0.0, rest), whole) for limit, (rest, whole) in left.items()}
 
     def _epsilons(self, jobs: Jobs, state: JobState | None, now: int) -> tuple[float, float]:
         """What a job asks of the silo's labels, and what others have spent that the party approved or began."""

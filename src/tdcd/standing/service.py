@@ -308,7 +308,7 @@ def summary_of(home: Home, jobs: Jobs, now: float) -> dict[str, Any]:
     over = [state for state in states if state.is_over][-MOST_OVER:]
     waiting = Counter(jobs.waits_for(state, home.party) for state in open_states)
     left: dict[str, tuple[float, float]] = {}
-    # What is wrong with the files is said where they are used.
+    # What is wrong with the files is reported where they are used.
     with suppress(ValueError, OSError):
         left = home.epsilon_left(jobs, int(now))
     return {
@@ -325,7 +325,7 @@ def _in_queue(jobs: Jobs, state: JobState, now: float) -> dict[str, Any]:
     answers = dict.fromkeys(jobs.standing.hubs, "")
     for hub, signed in state.approvals.items():
         statement = signed.entry.statement
-        answers[hub] = f"approved by {statement.by}" if isinstance(statement, Approved) else ""
+        answers[hub] = f"by {statement.by}" if isinstance(statement, Approved) else ""
     answers |= dict.fromkeys(state.refusals, "refused")
     return {
         "job": state.name[:12],

@@ -301,8 +301,8 @@ def test_a_party_that_stands_by_shows_its_jobs_and_approvals_and_their_runs(tmp_
     job = {"kind": "train", "proposer": "hub.bank", "proposed": 1_800_000_000}
     hostile = job | {"job": "3fa9c0ffee11", "purpose": "<b>risk</b>", "is_over": True, "state": "finished"}
     waiting = job | {"job": "77aa00bb11cc", "purpose": "risk", "is_over": False, "state": "hub.shop has not approved"}
-    hostile["answers"] = {"hub.bank": "approved by person", "hub.shop": "approved by policy"}
-    waiting["answers"] = {"hub.bank": "approved by person", "hub.shop": ""}
+    hostile["answers"] = {"hub.bank": "by person", "hub.shop": "by policy"}
+    waiting["answers"] = {"hub.bank": "by person", "hub.shop": ""}
     status = {
         "party": "hub.bank",
         "phase": "standing by",
@@ -325,8 +325,8 @@ def test_a_party_that_stands_by_shows_its_jobs_and_approvals_and_their_runs(tmp_
         "standing",
     )
     for words in (
-        "77aa00bb11cc train risk 2027-01-15 08:00 UTC by hub.bank approved by person – hub.shop has not approved",
-        "3fa9c0ffee11 train <b>risk</b> 2027-01-15 08:00 UTC by hub.bank approved by person approved by policy",
+        "77aa00bb11cc train: risk 2027-01-15 08:00 UTC by hub.bank hub.bank by person, hub.shop not yet hub.shop has",
+        "3fa9c0ffee11 train: <b>risk</b> 2027-01-15 08:00 UTC by hub.bank hub.bank by person, hub.shop by policy",
         "connected client.bank.north not connected hub.shop certificate of hub.bank: 12 days left",
         "refused 3 messages of hub.shop epsilon left 1.5 of epsilon_per_month",
     ):

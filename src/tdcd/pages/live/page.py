@@ -156,20 +156,19 @@ def _jobs(run: RunFacts) -> Html:
     jobs = run["jobs"]
     if not jobs:
         return html.paragraph("There is no job yet: tdcd propose makes one.")
-    hubs = [*dict.fromkeys(party for job in jobs for party, _ in job["answers"])]
     return html.table(
-        ["job", "what", "purpose", "proposed", *hubs, "state"],
+        ["job", "what for", "proposed", "approvals", "state"],
         (
             [
                 job["job"],
-                job["kind"],
-                job["purpose"],
+                f"{job['kind']}: {job['purpose']}",
                 f"{job['proposed']} by {job['proposer']}",
-                *(dict(job["answers"]).get(hub) or "–" for hub in hubs),
+                ", ".join(f"{party} {answer or 'not yet'}" for party, answer in job["answers"]),
                 job["state"],
             ]
             for job in jobs
         ),
+        prose=True,
     )
 
 
@@ -335,6 +334,8 @@ def _bytes(latest: Mapping[str, Any]) -> Iterator[html.Bar]:
 
 def is_open(run: RunFacts, runs: Sequence[RunFacts], asked: Asked) -> bool:
     """Whether the page shows all of a run: what the user chose, else all of a few, or of many the first that runs."""
+    if run["kind"] == "party":
+        return True
     if run["id"] in asked.opened | asked.shut:
         return run["id"] in asked.opened
     first = next((run for run in runs if run["state"] in ("running", "waiting")), runs[0])
@@ -416,6 +417,8 @@ def _all_runs(runs: Sequence[RunFacts], name: str, drawn: Drawn) -> Html:
 
 def title(runs: Sequence[RunFacts]) -> str:
     """The title of the browser's tab."""
+    if runs and runs[0]["kind"] == "party":
+        return f"{runs[0].get('title', '')}, {runs[0]['state']} · tdcd watch"
     if len(runs) == 1:
         (run,) = runs
         return f"{run.get('round', 0)}/{run.get('rounds', 0)} · {run['name']} · tdcd watch"
@@ -424,7 +427,8 @@ def title(runs: Sequence[RunFacts]) -> str:
 
 def as_json(runs: Sequence[RunFacts], hidden: int, drawn: Drawn, asked: Asked, **more: Any) -> str:
     """All that the page shows, without the parts that it has."""
-    shown = [run["id"] for run in runs if is_open(run, runs, asked)]
+    trained = [run for run in runs if run["kind"] != "party"]
+    shown = [run["id"] for run in runs if is_open(run, trained, asked)]
     drawn.forget({run["id"] for run in runs})
     answer = {
         **more,
@@ -432,13 +436,14 @@ def as_json(runs: Sequence[RunFacts], hidden: int, drawn: Drawn, asked: Asked, *
         "together": None,
         "runs": [
             {"id": run["id"], "name": visible(run["name"]), "state": run["state"], "round": run.get("round")}
+            | {"is_wide": run["kind"] == "party"}
             | {"parts": [part(name, markup, asked.have) for name, markup in _safe_parts(run, drawn)]}
             for run in runs
             if run["id"] in shown
         ],
     }
-    if len(runs) > 1:
-        answer["together"] = part("together", together(runs, hidden, shown, asked.chosen, drawn), asked.have)
+    if len(trained) > 1:
+        answer["together"] = part("together", together(trained, hidden, shown, asked.chosen, drawn), asked.have)
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
 
 

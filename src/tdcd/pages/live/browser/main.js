@@ -31,6 +31,7 @@ function article(id, index) {
 
 function showRun(run, index) {
   const node = article(run.id, index);
+  node.classList.toggle("wide", run.is_wide);
   run.parts.forEach((part, at) => {
     if (at >= node.children.length) node.append(document.createElement("div"));
     place(node.children[at], `${run.id}.${part.name}`, part);
