@@ -471,6 +471,28 @@ def test_a_proposal_without_the_right_is_logged_as_refused_once(office):
     assert len(office.jobs(BANK).states) == 1
 
 
+def test_an_audit_is_a_job_that_policies_know_and_that_says_who_is_shown_what(office):
+    # No phi leaves a client: what a policy asks of its protection does not matter.
+    office.files.write_policy(SHOP, kinds=["audit"], protect="mask", protect_blocks=True, silos=9)
+    office.files.write_policy("client.shop.main", kinds=["train"])
+    office.open_again(SHOP)
+    state = office.propose(steps=("audit",))
+    office.settle()
+    known = office.jobs(BUREAU)
+    assert SHOP in known.named(state.name).approvals
+    lines = dict(describe(known.named(state.name), office.homes[BUREAU].standing))
+    assert lines["who gets the report"] == f"{BANK}; every client the page about its own rows"
+    assert lines["leaves a hub"] == f"the same of the client that fared worst, to {BANK}"
+    office.homes[BUREAU].approve(known.named(state.name))
+    run_through(office, state)
+    office.open_again("client.shop.main")
+    refused = office.propose(steps=("audit",))
+    office.settle()
+    assert office.jobs(BANK).named(refused.name).refusals == {"client.shop.main": "kinds: 'audit' is not among them"}
+    with pytest.raises(ConfigError, match="is about a former one, and no other is"):
+        office.homes[BANK].propose_about(office.jobs(BANK).named(state.name), "audit", "test", "", 1.0)
+
+
 def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
     office.files.write_policy(SHOP, kinds=["predict"], predictions=["bank"])
     office.open_again(SHOP)

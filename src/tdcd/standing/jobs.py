@@ -19,7 +19,7 @@ from tdcd.core.words import one_line
 from tdcd.records.files import parse_toml
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.job import Job
-from tdcd.standing.facts import paths_outside
+from tdcd.standing.facts import not_audited, paths_outside
 from tdcd.standing.log import SKEW_S, Log
 from tdcd.standing.statements import (
     STEPS,
@@ -81,6 +81,8 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
         problems.append(f"data.source = {data.source!r}: only tables have ids to align")
     if offer.steps == ("train",) and data.samples == "all":
         problems.append("data.samples = 'all': only an alignment finds the list of samples; do not leave it out")
+    if offer.kind == "audit":
+        problems += not_audited(job.config)
     if offer.kind == "predict" and data.samples == "all":
         problems.append("data.samples = 'all': jobs do not predict with such a model yet; give tdcd predict")
     if offer.kind == "predict" and epsilon is not None:
@@ -199,7 +201,7 @@ class Jobs:
         except (ConfigError, ModuleNotFoundError) as error:
             return error.problems if isinstance(error, ConfigError) else [str(error)]
         problems, former = misfits(self.standing, offer, job), self.former(offer)
-        if (offer.of is None) != (offer.kind == "train"):
+        if (offer.of is None) != (offer.kind in ("train", "audit")):
             problems.append("a job that predicts or deletes is about a former one, and no other is")
         if former is not None and offer.shared_file != former.offer.shared_file:
             problems.append(f"its shared file is not that of job {former.name[:12]}")
