@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -63,13 +64,13 @@ def figures_of(job: Job, silo: str, table: Path, ids: Path | None, fewest: int, 
         (out / name).replace(folder / name)
     out.rmdir()
     has_labels = job.has_labels(job.silo_index(silo))
-    found = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))["findings"]
+    findings = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))["findings"]
     return [
-        AuditFigure(line=one["line"], measure=one["measure"], recovered=one["recovered"], guess=one["guess"])
-        for one in found
-        if one["recovered"] is not None
-        and not one["holds"]
-        and (one["silo"] == silo or (not one["silo"] and has_labels))
+        AuditFigure(**{key: finding[key] for key in ("line", "measure", "recovered", "guess")})
+        for finding in findings
+        if finding["recovered"] is not None
+        and not finding["holds"]
+        and (finding["silo"] == silo or (not finding["silo"] and has_labels))
     ]
 
 
@@ -215,7 +216,9 @@ class AuditClient:
 def _checked(message: Message) -> AuditFigures:
     if not isinstance(message, AuditFigures):
         raise RejectedMessage(f"'{message.kind}' was not requested")
-    if not all(math.isfinite(one.recovered) and math.isfinite(one.guess) for one in message.figures):
+    if not all(
+        map(math.isfinite, (number for figure in message.figures for number in (figure.recovered, figure.guess)))
+    ):
         raise RejectedMessage("'figures' has one that is not finite")
     return message
 
@@ -231,8 +234,8 @@ def write_report(job: Job, of_silos: Mapping[str, Sequence[AuditFigure]], folder
     tables = {}
     for name in job.config.silo_names:
         rows = [
-            [one.line, one.measure, f"{one.recovered:.2f}", f"{one.guess:.2f}", f"{one.gain:.0%}"]
-            for one in of_silos[hub_of(name)]
+            [figure.line, figure.measure, f"{figure.recovered:.2f}", f"{figure.guess:.2f}", f"{figure.gain:.0%}"]
+            for figure in of_silos[hub_of(name)]
         ]
         tables[name] = TextTable(head, rows)
     page = html.page(
@@ -241,9 +244,6 @@ def write_report(job: Job, of_silos: Mapping[str, Sequence[AuditFigure]], folder
         html.notice(WHAT_IT_IS),
         *(html.section(name, html.table(table.head, table.rows)) for name, table in tables.items()),
     )
-    numbers = {
-        name: [{"line": f.line, "measure": f.measure, "recovered": f.recovered, "guess": f.guess} for f in figures]
-        for name, figures in of_silos.items()
-    }
+    numbers = {name: [msgspec.structs.asdict(figure) for figure in figures] for name, figures in of_silos.items()}
     write_durably(folder / NUMBERS, (json.dumps(numbers, indent=1) + "\n").encode(), mode=PRIVATE)
     write_durably(folder / PAGE, page.encode(), mode=PRIVATE)
