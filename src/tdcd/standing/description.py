@@ -59,6 +59,7 @@ def _training(state: JobState, standing: Job) -> Lines:
         *samples,
         ("leaves a client", _leaves_client(config)),
         ("leaves a hub", _leaves_hub(config) + "; blinded ids, to find those that all have" * ("align" in steps)),
+        *([] if config.train.start is None else [("starts from", f"the model of job {config.train.start}")]),
         ("rounds", f"{config.train.rounds:,}"),
         (
             "who gets the model",

@@ -80,6 +80,8 @@ def not_audited(config: Config) -> list[str]:
         problems.append("data.samples = 'all': an audit needs samples that all silos have")
     if exchange.epsilon is not None:
         problems.append(f"exchange.epsilon = {exchange.epsilon:g}: no attack of an audit goes by noise on phi")
+    if config.train.start is not None:
+        problems.append(f"train.start = {config.train.start!r}: an audit attacks a run from its first block")
     if config.train.silo_dropout:
         problems.append("train.silo_dropout: an audit takes phi of every sample; leave it out")
     if config.train.algorithm != "tdcd":

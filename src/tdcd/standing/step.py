@@ -98,7 +98,7 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
         remove(home.job_folder(former))
         return RunOutcome("finished")
     job, making_way = home.job_of(state), MakingWay(patience_s)
-    part = JobPart(home, state, job)
+    part = JobPart(home, state, job, jobs.started_from(state.offer))
     if step == "train":
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
     waiting = StepWaiting(making_way)
@@ -110,14 +110,15 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
 class JobPart:
     """A party's part of a job."""
 
-    def __init__(self, home: Home, state: JobState, job: Job) -> None:
-        """Take the party's files, and those of the job."""
+    def __init__(self, home: Home, state: JobState, job: Job, started_from: JobState | None = None) -> None:
+        """Take the party's files, those of the job, and the former job from whose model it starts."""
         self._home, self._state, self._job = home, state, job
         self.folder = home.job_folder(state)
         is_aligned, own = "align" in state.offer.steps, home.own
         self._own = PartySection(
             # All that a party's own file can say, but for what the job has in its folder.
-            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples"}),
+            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples", "start"}),
+            start=None if started_from is None or not home.is_hub else str(home.job_folder(started_from) / RUN),
             out=str(self.folder / RUN),
             ids=str(self.folder / IDS) if is_aligned else own.ids,
             samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,
