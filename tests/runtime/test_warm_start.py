@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from support.in_process import InProcess, largest_difference
 from support.party_processes import assert_same_run, up, written
+from support.simulated import RIDGE, simulated, with_keys
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.records.history import read_history
+from tdcd.runtime.compute.client_data import shards
+from tdcd.runtime.machine.hub import Hub
+from tdcd.tables.preparation import load_former_block
 from tdcd.training.run import run
 
 ROWS = 90
@@ -24,10 +29,9 @@ def tables(tmp_path_factory):
         with (folder / f"{silo}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["id", *names, "bought"])
-            rows = [
-                [f"k{i}", *(f"{columns[n][i]:.4f}" for n in names), "yes" if labels[i] else "no"] for i in range(ROWS)
-            ]
-            writer.writerows(rows)
+            for row in range(ROWS):
+                cells = [f"{columns[name][row]:.4f}" for name in names]
+                writer.writerow([f"k{row}", *cells, "yes" if labels[row] else "no"])
     return folder
 
 
@@ -54,7 +58,10 @@ def former(tables, tmp_path_factory):
 def test_a_run_begins_where_the_former_one_ended_and_no_further_round_leaves_its_model(tables, former, tmp_path):
     config = check_config(keys_of(tables, start=str(former), rounds=2))
     run(config, tmp_path / "m2")
-    run(check_config(keys_of(tables, start=str(tmp_path / "m2"), rounds=0)), tmp_path / "m3")
+    # Clients may come and go: blocks are of silos.
+    keys = keys_of(tables, start=str(tmp_path / "m2"), rounds=0)
+    keys["silos"][1]["clients"] = 3
+    run(check_config(keys), tmp_path / "m3")
     ended, history = (read_history(at / "history.jsonl") for at in (former, tmp_path / "m2"))
     assert history[0].round == 0
     assert history[0].train_loss == ended[-1].train_loss
@@ -77,6 +84,33 @@ def test_parties_have_the_history_of_the_simulation_and_a_run_of_theirs_starts_t
         assert ours.former.arrays.keys() == theirs.former.arrays.keys()
 
 
+class Continued(InProcess):
+    """Hubs that start from blocks of a former run."""
+
+    def __init__(self, config, data, former):
+        self.former = former
+        super().__init__(config, data)
+
+    def hub(self, job, index, restored=None):
+        former = self.former[job.config.silo_names[index]]
+        return Hub(job, index, secret=bytes(range(32)), nonce=f"nonce {index}", restored=restored, former=former)
+
+
+def test_machines_take_the_steps_of_the_simulation_and_refuse_blocks_that_do_not_fit(tmp_path):
+    run(with_keys(RIDGE), tmp_path / "m1")
+    config = with_keys(RIDGE, train={"start": str(tmp_path / "m1")})
+    planned, result = simulated(config)
+    former = {name: load_former_block(tmp_path / "m1", name) for name in result.blocks}
+    office = Continued(config, shards(planned), former).run()
+    for hub, block in office.blocks().items():
+        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
+    names = [*former]
+    other = former | {names[0]: former[names[0]]._replace(arrays={"weight": np.zeros((1, 1))})}
+    office = Continued(config, shards(planned), other).run()
+    assert {end.status for end in office.ends.values()} == {"refused"}
+    assert "does not fit: weight is [1, 1] there, and" in " ".join(end.reason for end in office.ends.values())
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -92,13 +126,11 @@ def test_blocks_that_do_not_fit_are_refused_before_anything_is_trained(tables, f
 
 
 def test_what_is_no_run_or_has_other_blocks_is_refused_with_the_file(tables, former, tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"train\.start = '.*nowhere': .*bank\.safetensors is not there; name the fol"
-    ):
+    with pytest.raises(ConfigError, match=r"train\.start = '.*nowhere': .*bank\.safetensors is not there; name the"):
         plan(check_config(keys_of(tables, start=str(tmp_path / "nowhere"))))
     with pytest.raises(ConfigError, match=r"bank\.safetensors does not fit: .* there, and .* here"):
         plan(check_config(keys_of(tables, start=str(former)) | {"model": {"block": "mlp"}}))
-    with pytest.raises(ConfigError, match="does not go with data.samples = 'all'"):
+    with pytest.raises(ConfigError, match=r"does not go with data\.samples = 'all'"):
         check_config(keys_of(tables, start="m1") | {"data": {"source": "files", "samples": "all"}})
     with pytest.raises(ConfigError, match="a baseline has other blocks"):
-        check_config(keys_of(tables, start="m1", algorithm="fedsgd"))
+        check_config(keys_of(tables, start="m1", algorithm="fedbcd"))

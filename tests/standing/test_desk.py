@@ -493,6 +493,39 @@ def test_an_audit_is_a_job_that_policies_know_and_that_says_who_is_shown_what(of
         office.homes[BANK].propose_about(office.jobs(BANK).named(state.name), "audit", "test", "", 1.0)
 
 
+def test_a_training_starts_from_a_former_job_that_has_finished(office, tmp_path):
+    def asked(start):
+        keys, file = office.files.keys, tmp_path / "next.toml"
+        file.write_text(toml_text(keys | {"train": keys["train"] | {"start": start}}))
+        return office.propose(path=file)
+
+    former, home = approved_by_all(office), office.homes[BANK]
+    for start, why in (
+        ("runs/march", r"train\.start = 'runs/march': in a job it is the whole name of a former job"),
+        ("0" * 64, "there is no training 000000000000"),
+        (former.name, "has not finished"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            asked(start)
+    run_through(office, former)
+    state = asked(former.name)
+    office.settle()
+    known = office.jobs(SHOP)
+    lines = dict(describe(known.named(state.name), office.homes[SHOP].standing))
+    assert lines["starts from"] == f"the model of job {former.name}"
+    part = JobPart(home, home.jobs().named(state.name), state.job, home.jobs().started_from(state.offer))
+    assert part._own.start == str(home.job_folder(former) / "run")
+    client = office.homes["client.shop.main"]
+    assert JobPart(client, known.named(state.name), state.job, former)._own.start is None
+    deletion = home.propose_about(former, "delete", "test", "", 1.0)
+    office.settle()
+    for hub in (SHOP, BUREAU):
+        office.homes[hub].approve(office.jobs(hub).named(deletion.name))
+    run_through(office, deletion)
+    with pytest.raises(ConfigError, match=f"was deleted by job {deletion.name[:12]}"):
+        asked(former.name)
+
+
 def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
     office.files.write_policy(SHOP, kinds=["predict"], predictions=["bank"])
     office.open_again(SHOP)
