@@ -4,12 +4,10 @@ import random
 
 import pytest
 
+from support.dialogues import Dialogues
 from tdcd.config import check_config
 from tdcd.runtime.job import IncompatibleParties, Job
 from tdcd.runtime.process.align import AlignClient, AlignHub
-from tdcd.runtime.process.dialogue import Session
-from tdcd.runtime.process.endpoint import Endpoint
-from tdcd.runtime.transport.transport import LocalNetwork
 
 pytestmark = pytest.mark.quick
 
@@ -34,35 +32,12 @@ ONE_LABELS = config_of(["shop"], samples="all")
 ALL_LABEL = config_of(["bank", "shop", "bureau"], samples="all")
 
 
-class KilledError(Exception):
-    """The process ends here."""
-
-
-class Watched:
-    """A transport at whose ``place``-th message its party is killed, just before or just after it is sent."""
-
-    def __init__(self, transport, place=None):
-        self.transport, self.place, self.num_sent = transport, place, 0
-
-    def __getattr__(self, name):
-        return getattr(self.transport, name)
-
-    def send(self, receiver, data):
-        self.num_sent += 1
-        number, is_sent = self.place or (0, True)
-        if is_sent or number != self.num_sent:
-            self.transport.send(receiver, data)
-        if number == self.num_sent:
-            raise KilledError
-
-
-class Step:
-    """All parties of an alignment, in one thread; who is killed comes back at once."""
+class Step(Dialogues):
+    """All parties of an alignment."""
 
     def __init__(self, config, answer="ids", ids=IDS):
         self.job, self.answer, self.ids = Job(config), answer, ids
-        self.parties = [*self.job.hubs, *self.job.clients(0)]
-        self.network, self.sessions, self.ended = LocalNetwork(), {}, {}
+        super().__init__(self.dialogue, [*self.job.hubs, *self.job.clients(0)])
 
     def dialogue(self, party):
         own = self.ids.get(party)
@@ -70,44 +45,6 @@ class Step:
             held = None if own is None else {party: own}
             return AlignHub(self.job, self.job.hubs.index(party), SECRET, held, answer=self.answer)
         return AlignClient(self.job, 0, party, own, self.answer)
-
-    def begin(self, party, place=None):
-        dialogue = self.dialogue(party)
-        transport = Watched(self.network.join(party, dialogue.partners), place)
-        self.sessions[party] = Session(dialogue, Endpoint(transport))
-
-    def kill(self, party, *, is_lost=False):
-        """End its process; what it has sent and nobody has read may be lost."""
-        others = [other for other in self.sessions if other != party]
-        for other in others if is_lost else []:
-            self.sessions[other].endpoint.transport.mailbox.forget_messages(party)
-        self.sessions.pop(party).endpoint.transport.close()
-
-    def run(self, places=None, rng=None, *, is_lost=False):
-        """To the end, or until those who are left wait for others who have ended."""
-        for party in self.parties:
-            self.begin(party, (places or {}).get(party))
-        idle = 0
-        while self.sessions and idle <= len(self.parties):
-            for party in rng.sample([*self.sessions], len(self.sessions)) if rng else [*self.sessions]:
-                session = self.sessions[party]
-                waiting = session.endpoint.transport.mailbox._events.qsize()
-                try:
-                    session.step(0)
-                except KilledError:
-                    self.kill(party, is_lost=is_lost)
-                    self.begin(party)
-                idle = 0 if waiting else idle + 1
-                if session.is_over and self.sessions[party] is session:
-                    self.ended[party] = session
-                    session.endpoint.transport.close()
-                    del self.sessions[party]
-        return self
-
-    @property
-    def is_lost(self):
-        """Whether some have ended while others wait for them: all have to begin again."""
-        return bool(self.sessions)
 
     @property
     def result(self):

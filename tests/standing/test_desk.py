@@ -479,6 +479,61 @@ def test_a_proposal_without_the_right_is_logged_as_refused_once(office):
     assert len(office.jobs(BANK).states) == 1
 
 
+def test_an_audit_is_a_job_that_policies_know_and_that_says_who_is_shown_what(office):
+    # No phi leaves a client: what a policy asks of its protection does not matter.
+    office.files.write_policy(SHOP, kinds=["audit"], protect="mask", protect_blocks=True, silos=9)
+    office.files.write_policy("client.shop.main", kinds=["train"])
+    office.open_again(SHOP)
+    state = office.propose(steps=("audit",))
+    office.settle()
+    known = office.jobs(BUREAU)
+    assert SHOP in known.named(state.name).approvals
+    lines = dict(describe(known.named(state.name), office.homes[BUREAU].standing))
+    assert lines["who gets the report"] == f"{BANK}; every client the page about its own rows"
+    assert lines["leaves a hub"] == f"the same of the client that fared worst, to {BANK}"
+    office.homes[BUREAU].approve(known.named(state.name))
+    run_through(office, state)
+    office.open_again("client.shop.main")
+    refused = office.propose(steps=("audit",))
+    office.settle()
+    assert office.jobs(BANK).named(refused.name).refusals == {"client.shop.main": "kinds: 'audit' is not among them"}
+    with pytest.raises(ConfigError, match="is about a former one, and no other is"):
+        office.homes[BANK].propose_about(office.jobs(BANK).named(state.name), "audit", "test", "", 1.0)
+
+
+def test_a_training_starts_from_a_former_job_that_has_finished(office, tmp_path):
+    def asked(start):
+        keys, file = office.files.keys, tmp_path / "next.toml"
+        file.write_text(toml_text(keys | {"train": keys["train"] | {"start": start}}))
+        return office.propose(path=file)
+
+    former, home = approved_by_all(office), office.homes[BANK]
+    for start, why in (
+        ("runs/march", r"train\.start = 'runs/march': in a job it is the whole name of a former job"),
+        ("0" * 64, "there is no training 000000000000"),
+        (former.name, "has not finished"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            asked(start)
+    run_through(office, former)
+    state = asked(former.name)
+    office.settle()
+    known = office.jobs(SHOP)
+    lines = dict(describe(known.named(state.name), office.homes[SHOP].standing))
+    assert lines["starts from"] == f"the model of job {former.name}"
+    part = JobPart(home, home.jobs().named(state.name), state.job, home.jobs().started_from(state.offer))
+    assert part._own.start == str(home.job_folder(former) / "run")
+    client = office.homes["client.shop.main"]
+    assert JobPart(client, known.named(state.name), state.job, former)._own.start is None
+    deletion = home.propose_about(former, "delete", "test", "", 1.0)
+    office.settle()
+    for hub in (SHOP, BUREAU):
+        office.homes[hub].approve(office.jobs(hub).named(deletion.name))
+    run_through(office, deletion)
+    with pytest.raises(ConfigError, match=f"was deleted by job {deletion.name[:12]}"):
+        asked(former.name)
+
+
 def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
     office.files.write_policy(SHOP, kinds=["predict"], predictions=["bank"])
     office.open_again(SHOP)

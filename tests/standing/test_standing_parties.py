@@ -275,7 +275,10 @@ def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_p
     short, keys = tmp_path / "short.toml", federation.keys
     keys = keys | {"data": keys["data"] | {"samples": "all"}, "train": keys["train"] | {"rounds": 2}}
     short.write_text(toml_text(keys))
-    federation.write_policy(SHOP, rounds=100_000, jobs_per_day=2, samples="all")
+    quick = tmp_path / "quick.toml"
+    quick.write_text(toml_text(federation.keys | {"train": keys["train"]}))
+    kinds = ["train", "audit"]
+    federation.write_policy(SHOP, kinds=kinds, rounds=100_000, jobs_per_day=3, samples="all")
     bank = federation.home(BANK)
     endless = bank.propose(federation.shared, ("align", "train"), "test", "", 1.0).name
     with standing(federation) as (services, _):
@@ -290,6 +293,15 @@ def test_a_job_that_is_refused_while_it_runs_is_over_and_the_next_one_runs(tmp_p
         wait_until(lambda: bank.jobs().states[endless].refusals, *services.values())
         wait_until(lambda: bank.jobs().states[following].calls, *services.values())
         wait_until(lambda: bank.jobs().states[following].closed == "finished", *services.values())
+        audited = job_by_command(federation, services, quick, "--audit")
+    # The proposer has the figures of both silos, a client its own page, and the other hub nothing.
+    report = json.loads((bank.job_folder(audited) / "audit" / "audit.json").read_text())
+    assert {hub: "own hub" in {one["line"] for one in found} for hub, found in report.items()} == {
+        BANK: True,
+        SHOP: True,
+    }
+    folders = {party: federation.home(party).job_folder(audited) / "audit" for party in federation.parties}
+    assert [(folder / "audit.html").exists() for folder in folders.values()] == [True, False, True, True]
     tables = [
         {key: value for key, value in silo.items() if key != "clients"}
         | {"client": [{"name": name, "table": f"{client_of(silo['name'], name)}/data.csv"} for name in silo["clients"]]}

@@ -11,7 +11,7 @@ NOON, HOUR = 1_794_916_800, 3600
 OPEN = {
     "proposers": SILOS,
     "purposes": PURPOSES,
-    "kinds": ["train", "predict", "delete"],
+    "kinds": ["train", "predict", "audit", "delete"],
     "columns": COLUMNS,
     "links": LINKS,
     "aggregate": FIGURES,
@@ -73,7 +73,7 @@ def facts_by_chance(rng):
     return Facts(
         proposer=rng.choice(SILOS),
         purpose=rng.choice(PURPOSES),
-        kind=rng.choice(["train", "train", "predict", "delete"]),
+        kind=rng.choice(["train", "train", "train", "predict", "audit", "delete"]),
         columns=frozenset(name for name in [*COLUMNS, "visits"] if rng.random() < 0.6 - 0.5 * (name == "visits")),
         takes_all_columns=chance(0.1),
         links=("homes.csv",) if chance() else ("/etc/passwd",) if chance(0.1) else (),
@@ -115,16 +115,18 @@ def is_within(policy, job, *, of_client=False):
     is_hidden = (job.protect == "mask" or policy.protect == "none") and (
         job.protect_blocks or not policy.protect_blocks
     )
-    reads = (
+    reads_alone = (
         not job.takes_all_columns
         and all(name in policy.columns for name in job.columns)
         and all(name in policy.links for name in job.links)
         and all(name in policy.aggregate for name in job.aggregate)
         and all(name in policy.predictions for name in job.predictions)
         and job.rare >= policy.rare
-        and job.silos >= policy.silos
-        and (is_hidden or (job.is_encrypted and policy.encrypted))
     )
+    if job.kind == "audit":
+        return reads_alone
+    is_hidden |= job.is_encrypted and policy.encrypted
+    reads = reads_alone and job.silos >= policy.silos and is_hidden
     if job.kind == "predict" or not reads:
         return reads
     epsilon = 9e9 if job.label_epsilon is None else job.label_epsilon

@@ -127,6 +127,11 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"train.algorithm = {algorithm!r}: an audit attacks what the parties of TDCD send each other; leave it out"
         )
     planned.federation.check_complete("an audit")
+    if planned.config.train.start is not None:
+        raise ValueError(
+            f"train.start = {planned.config.train.start!r}: an audit attacks a run from a first block that all know; "
+            "leave it out"
+        )
     if planned.config.exchange.block_bits < AS_IT_IS:
         raise ValueError(
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "

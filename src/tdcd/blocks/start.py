@@ -1,6 +1,8 @@
 """Initial blocks."""
 
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +13,41 @@ from tdcd.core.combine import SUM, Combine
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
-from tdcd.core.trees import map_tree
+from tdcd.core.trees import like, map_tree, named_leaves
 
 STREAM = 0x68656164
 """Separates this draw from all others of the same seed."""
+
+
+class FormerBlock(NamedTuple):
+    """A silo's block at the end of a former run, from which another one starts."""
+
+    where: str
+    """Its file, for messages."""
+    arrays: Mapping[str, NDArray[Any]]
+    columns: tuple[str, ...] | None = None
+    """The names of the features that it was trained on, if they are known."""
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Refuse features with other names, or in another order."""
+        if self.columns is None or self.columns == (*columns,):
+            return
+        gone = [name for name in self.columns if name not in columns]
+        new = [name for name in columns if name not in self.columns]
+        words = [f"it lacks {', '.join(new[:5])}"] * bool(new) + [f"it alone has {', '.join(gone[:5])}"] * bool(gone)
+        differ = "; ".join(words) or "their order differs"
+        raise ValueError(f"train.start: the features of {self.where} are not those of this run: {differ}")
+
+    def fitted(self, template: Tree) -> Tree:
+        """It, in the form and precision of a block that is drawn for this run."""
+        leaves = named_leaves(template)
+        ours = {name: np.shape(leaf) for name, leaf in leaves.items()}
+        theirs = {name: array.shape for name, array in self.arrays.items()}
+        for name in sorted({*ours, *theirs}):
+            if ours.get(name) != theirs.get(name):
+                there, here = (list(shape[name]) if name in shape else "none" for shape in (theirs, ours))
+                raise ValueError(f"train.start: {self.where} does not fit: {name} is {there} there, and {here} here")
+        return like(template, [self.arrays[name].astype(np.asarray(leaf).dtype) for name, leaf in leaves.items()])
 
 
 def start_block(
@@ -25,14 +58,17 @@ def start_block(
     num_outputs: int,
     name: str = "",
     combine: Combine = SUM,
+    former: FormerBlock | None = None,
 ) -> Tree:
-    """A silo's block before round 0: a function of the seed and the silo's index.
+    """A silo's block before round 0: a function of the seed and the silo's index, or the block of a former run.
 
     Args:
         num_outputs: C, the scores of a sample.
         name: the silo's, for the message if the block refuses samples of that shape.
         combine: what makes scores of phi, which says how wide phi is.
     """
+    if former is not None:
+        return former.fitted(start_block(block, settings, silo, feature_shape, num_outputs, name, combine))
     if type(own := without_head(block)) is Linear:
         # JAX is not needed.
         width = combine.block_width(num_outputs)

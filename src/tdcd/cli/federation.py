@@ -88,6 +88,10 @@ def hub(
         Path | None,
         typer.Option(help='The silo\'s list of samples, as tdcd align writes it; needed with data.samples = "all".'),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Where the former run is that train.start names [default: where train.start says]."),
+    ] = None,
     account: AccountFile = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
@@ -118,7 +122,7 @@ def hub(
     stop = _Stop()
     with opened_log(hub_of(silo), log_level), reported(), stoppable(stop.ask):
         files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples), "account": text_of(account)}
-        given = {**files, "listen": listen, "metrics": metrics}
+        given = {**files, "start": text_of(start), "listen": listen, "metrics": metrics}
         own = own_file(party, **given, insecure=insecure)
         end(run_hub(read_job(federation), silo, own, lambda: stop.asked))
 

@@ -66,6 +66,9 @@ def propose(
         list[str] | None,
         typer.Option(help="SILO, once for each that gets the predictions [default: this silo].", metavar="SILO"),
     ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Do not train: attack what would be sent, every client its own rows.")
+    ] = False,
     delete: Annotated[
         str | None, typer.Option(help="Delete the folder of this job at every party.", metavar="JOB")
     ] = None,
@@ -77,7 +80,8 @@ def propose(
     """Propose a job to all organisations, at any hub's machine; yours approves it by that.
 
     The job is signed with the hub's key. Approved by all, it runs: alignment, training, report; or with --predict, the
-    scores of the clients' new rows; or with --delete, the end of a job's folder everywhere. Prints the job's name.
+    scores of the clients' new rows; or with --audit, figures of what attacks recover from what FEDERATION.toml would
+    send; or with --delete, the end of a job's folder everywhere. Prints the job's name.
     """
     from tdcd.standing.home import Home
 
@@ -88,9 +92,11 @@ def propose(
             raise ValueError("--to goes with --predict JOB")
         if not align and federation is None:
             raise ValueError("--no-align goes with FEDERATION.toml")
+        if audit and (federation is None or not align):
+            raise ValueError("--audit goes with FEDERATION.toml, and aligns nothing")
         home = Home(own)
         if federation is not None:
-            steps: tuple[Step, ...] = ("align", "train") if align else ("train",)
+            steps: tuple[Step, ...] = ("audit",) if audit else ("align", "train") if align else ("train",)
             state = home.propose(federation, steps, purpose, contact, days)
         elif predict is not None:
             former = home.jobs().named(predict)

@@ -219,6 +219,9 @@ def audit(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where the page goes [default: RUN, or runs/audit-NAME].")] = None,
+    configured: Annotated[
+        bool, typer.Option("--configured", help="Only the protection that the configuration asks for.")
+    ] = False,
     settings: Assignments = None,
     allow_code: AllowCode = False,
     devices: OnDevices = None,
@@ -230,6 +233,8 @@ def audit(
     audit.html, one self-contained page, and audit.json.
     """
     from tdcd.audit import audit as play
+    from tdcd.audit import modes_of
+    from tdcd.audit.modes import is_configured
     from tdcd.cli.console import EstimateDisplay, show_audit
     from tdcd.config.resolve import plan as plan_config
     from tdcd.pages.audit import write_page
@@ -243,7 +248,8 @@ def audit(
         true = plan_config(config.model_copy(update={"federation": plain}), devices=chosen_devices(devices))
         planned = true._replace(config=config)
         chosen = epsilon if epsilon is not None else own or 1.0
-        played = play(planned, rounds=rounds, epsilon=chosen, observe=display.observe)
+        asked = [mode for mode in modes_of(planned, chosen) if is_configured(mode, planned)] if configured else None
+        played = play(planned, rounds=rounds, epsilon=chosen, modes=asked, observe=display.observe)
         page = write_page(played, out or _folder(source, config))
     show_audit(screen, played, page)
 

@@ -182,6 +182,12 @@ def _family_checks(config: Config) -> list[str]:
         for period, silo in zip(periods, slow, strict=True)
         if 0 < train.rounds < silo.period
     ]
+    if train.start is not None and train.algorithm != "tdcd":
+        problems.append(f"train.start = {train.start!r}: a baseline has other blocks; leave it out")
+    if train.start is not None and config.data.samples == "all":
+        problems.append(
+            f"train.start = {train.start!r}: does not go with data.samples = 'all', where blocks have stand-ins"
+        )
     if train.silo_dropout and config.num_silos == 1:
         problems.append(f"train.silo_dropout = {train.silo_dropout}: one silo alone cannot be missing; leave it out")
     if config.exchange.phi_bits == 4 and config.dtype == "float64":

@@ -135,7 +135,7 @@ def plan(
         federation, chosen = with_stand_ins(federation, chosen, drops_silos=variant.dropout.rate > 0)
     planned = Plan(
         resolved,
-        federation,
+        _started(federation, config.train.start),
         chosen,
         objective,
         settings,
@@ -143,7 +143,8 @@ def plan(
         execution_of(config, devices),
         assembled=assembled,
     )
-    if config.model.module is not None or any(":" in name for name in config.block_names):
+    is_own = config.model.module is not None or any(":" in name for name in config.block_names)
+    if is_own or config.train.start is not None:
         _try_blocks(planned)
     if config.train.algorithm == "tdcd":
         return planned
@@ -153,6 +154,23 @@ def plan(
         return rewrite(planned, config.train.algorithm, config.train.silo)
     except ValueError as error:
         raise ConfigError([f"train.silo = {config.train.silo!r}: {error}"]) from None
+
+
+def _started(federation: Federation, start: str | None) -> Federation:
+    """Its silos with their blocks of a former run, if they start from one."""
+    if start is None:
+        return federation
+    from tdcd.tables.preparation import load_former_block, preparation_of  # noqa: PLC0415 - few runs have one
+
+    silos = []
+    for silo in federation.silos:
+        former = load_former_block(Path(start), silo.name)
+        try:
+            former.check(preparation_of(silo).columns)
+        except ValueError as error:
+            raise ConfigError([str(error)]) from None
+        silos.append(replace(silo, former=former))
+    return replace(federation, silos=tuple(silos))
 
 
 def _class_weighted(federation: Federation, config: Config, task: Task) -> Federation:
@@ -306,14 +324,15 @@ def _own_block(name: str, model: ModelSection) -> Block:
 
 
 def _try_blocks(planned: Plan) -> None:
-    """Refuse a block of the user's own that does not fit a silo, before anything else is done."""
+    """Refuse a block of the user's own, or of a former run, that does not fit a silo, before anything else is done."""
     federation, model = planned.federation, planned.config.model
     where = f"model.block = {model.block!r}" if model.module is None else f"model.module = {model.module!r}"
     outputs = planned.objective.num_outputs([federation.labels, federation.test_labels])
     try:
         start_blocks(federation, planned.blocks, outputs, planned.settings, planned.objective.combine)
     except ValueError as error:
-        raise ConfigError([f"{where}: {error}"]) from None
+        is_former = str(error).startswith("train.start")
+        raise ConfigError([str(error) if is_former else f"{where}: {error}"]) from None
 
 
 def _misfits(config: Config, table: Table, loss: Loss | None, num_train: int) -> list[str]:

@@ -278,6 +278,8 @@ class TrainSection(Section):
     """TDCD, or a baseline that takes as many local steps."""
     silo: str | None = None
     """The silo that trains alone, for ``local-sgd``."""
+    start: Annotated[str, Field(min_length=1)] | None = None
+    """The folder of a former run, whose blocks this one starts from; by default they are drawn from the seed."""
     rounds: Annotated[int, Field(ge=0)] = 200
     """Communication rounds; with ``step_size = "auto"`` the most there are."""
     step_size: PositiveFloat | Auto = STEP_SIZE

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
-from tdcd.blocks.start import start_block
+from tdcd.blocks.start import FormerBlock, start_block
 from tdcd.core.choices import StandInKind
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss, Task
@@ -69,6 +69,8 @@ class Silo:
     """What its features say of silos that lack rows, if any do: a :class:`tdcd.blocks.absent.Marks`."""
     value_bytes: int | None = None
     """What a raw value takes up in its source; None if that is as much as a number."""
+    former: FormerBlock | None = None
+    """The block of a former run from which its block starts; by default it is drawn from the seed."""
 
     def __post_init__(self) -> None:
         """Name the clients that have no names; lists become arrays."""
@@ -438,6 +440,6 @@ def start_blocks(
 ) -> list[Tree]:
     """The hub blocks before round 0. A block that does not fit its silo's samples is refused by the silo's name."""
     return [
-        start_block(block, settings, index, silo.feature_shape, num_outputs, silo.name, combine)
+        start_block(block, settings, index, silo.feature_shape, num_outputs, silo.name, combine, silo.former)
         for index, (silo, block) in enumerate(zip(federation.silos, blocks, strict=True))
     ]

@@ -31,6 +31,8 @@ def _described(state: JobState, standing: Job) -> Lines:
     ]
     if offer.kind == "delete":
         return [*lines, ("deletes", f"at every party the folder of that job, run and model in it; {NOT_DELETED}")]
+    if offer.kind == "audit":
+        return [*lines, *_audit(state), _protection(config)]
     return [
         *lines,
         *(_prediction(state) if offer.kind == "predict" else _training(state, standing)),
@@ -57,6 +59,7 @@ def _training(state: JobState, standing: Job) -> Lines:
         *samples,
         ("leaves a client", _leaves_client(config)),
         ("leaves a hub", _leaves_hub(config) + "; blinded ids, to find those that all have" * ("align" in steps)),
+        *([] if config.train.start is None else [("starts from", f"the model of job {config.train.start}")]),
         ("rounds", f"{config.train.rounds:,}"),
         (
             "who gets the model",
@@ -64,6 +67,20 @@ def _training(state: JobState, standing: Job) -> Lines:
             if config.federation.share_model
             else f"every hub its own silo's block, of {counted(len(standing.hubs), 'silo')}",
         ),
+    ]
+
+
+def _audit(state: JobState) -> Lines:
+    config, proposer = state.job.config, state.offer.proposer
+    return [
+        *(("columns", f"{silo.name}: {Reads.of(config, silo).in_words()}") for silo in config.silos),
+        (
+            "audits",
+            "every client attacks its own rows, at its own site; random numbers stand in for other silos' columns",
+        ),
+        ("leaves a client", "how much each attack recovered, to its hub: a number per attack, no row and no phi"),
+        ("leaves a hub", f"the same of the client that fared worst, to {proposer}"),
+        ("who gets the report", f"{proposer}; every client the page about its own rows"),
     ]
 
 

@@ -71,6 +71,26 @@ def paths_outside(config: Config) -> list[str]:
     return problems
 
 
+def not_audited(config: Config) -> list[str]:
+    """Why there can be no audit of a job, a sentence each."""
+    problems, exchange = [], config.exchange
+    if config.data.source != "files":
+        problems.append(f"data.source = {config.data.source!r}: clients audit their own tables")
+    if config.data.samples == "all":
+        problems.append("data.samples = 'all': an audit needs samples that all silos have")
+    if exchange.epsilon is not None:
+        problems.append(f"exchange.epsilon = {exchange.epsilon:g}: no attack of an audit goes by noise on phi")
+    if config.train.start is not None:
+        problems.append(f"train.start = {config.train.start!r}: an audit attacks a run from its first block")
+    if config.train.silo_dropout:
+        problems.append("train.silo_dropout: an audit takes phi of every sample; leave it out")
+    if config.train.algorithm != "tdcd":
+        problems.append(f"train.algorithm = {config.train.algorithm!r}: an audit attacks what parties of TDCD send")
+    if any(silo.weight for silo in config.silos):
+        problems.append("weight under [[silos]]: no attack of an audit looks at weights")
+    return problems
+
+
 class LabelDraw(NamedTuple):
     """What randomised labels follow from: the same once more gives nothing more away."""
 
@@ -158,7 +178,7 @@ class Facts:
         reads, federation = Reads.of(config, section), config.federation
         is_encrypted = federation.protect_labels == "encrypt"
         has_labels = offer.kind == "train" and reads.label is not None
-        if offer.kind != "train":
+        if offer.kind not in ("train", "audit"):
             reads = reads.for_prediction()
         return cls(
             proposer=offer.proposer.removeprefix("hub."),

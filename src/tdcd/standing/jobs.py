@@ -6,6 +6,7 @@ a job, one job after the other. It cannot have anything computed that is not app
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from tdcd.core.words import one_line
 from tdcd.records.files import parse_toml
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.job import Job
-from tdcd.standing.facts import paths_outside
+from tdcd.standing.facts import not_audited, paths_outside
 from tdcd.standing.log import SKEW_S, Log
 from tdcd.standing.statements import (
     STEPS,
@@ -38,6 +39,7 @@ from tdcd.standing.statements import (
 
 WaitsFor = Literal["person", "others", "queue", "running"]
 """An approval of the own organisation, or of others; the jobs before it; or it does not wait."""
+JOB_NAME = re.compile("[0-9a-f]{64}")
 MOST_ATTEMPTS = 5
 """How often all begin a step again of which a party has lost its part."""
 
@@ -83,6 +85,8 @@ def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
         problems.append(f"data.source = {data.source!r}: only tables have ids to align")
     if offer.steps == ("train",) and data.samples == "all":
         problems.append("data.samples = 'all': only an alignment finds the list of samples; do not leave it out")
+    if offer.kind == "audit":
+        problems += not_audited(job.config)
     if offer.kind == "predict" and data.samples == "all":
         problems.append("data.samples = 'all': jobs do not predict with such a model yet; give tdcd predict")
     if offer.kind == "predict" and epsilon is not None:
@@ -206,11 +210,18 @@ class Jobs:
         except (ConfigError, ModuleNotFoundError) as error:
             return error.problems if isinstance(error, ConfigError) else [str(error)]
         problems, former = misfits(self.standing, offer, job), self.former(offer)
-        if (offer.of is None) != (offer.kind == "train"):
+        if (offer.of is None) != (offer.kind in ("train", "audit")):
             problems.append("a job that predicts or deletes is about a former one, and no other is")
         if former is not None and offer.shared_file != former.offer.shared_file:
             problems.append(f"its shared file is not that of job {former.name[:12]}")
+        if (start := job.config.train.start) is not None and not JOB_NAME.fullmatch(start):
+            problems.append(f"train.start = {start!r}: in a job it is the whole name of a former job")
         return problems
+
+    def started_from(self, offer: Offer) -> JobState | None:
+        """The job from whose model a training starts, if it is known here."""
+        start = job_of(offer).config.train.start
+        return None if start is None else self.states.get(start)
 
     def former(self, offer: Offer) -> JobState | None:
         """The job that a job is about, if it is known here."""
@@ -222,11 +233,12 @@ class Jobs:
 
     def not_yet(self, offer: Offer) -> list[str]:
         """Why a job has to wait for the one that it is about; what others have signed about that one may still come."""
-        former = self.former(offer)
-        if offer.of is None:
+        start = job_of(offer).config.train.start if offer.kind == "train" else None
+        name, former = (offer.of, self.former(offer)) if start is None else (start, self.started_from(offer))
+        if name is None:
             return []
         if former is None or former.offer.kind != "train":
-            return [f"there is no training {offer.of[:12]}"]
+            return [f"there is no training {name[:12]}"]
         if offer.kind == "delete":
             return [] if former.is_over else [f"job {former.name[:12]} is not over"]
         if former.closed != "finished":

@@ -33,7 +33,7 @@ class Policy(BaseModel):
     purposes: list[str] = []
     """The purposes that a job may have, word for word."""
     kinds: list[JobKind] = ["train"]
-    """What a job may do: train, predict or delete."""
+    """What a job may do: train, predict, audit or delete."""
     columns: list[str] = []
     """The columns of the own silo that a job may read: features, id, label, weight and key; a job has to name them all.
     """
@@ -105,7 +105,9 @@ def judge_content(policy: Policy, job: Facts) -> list[str]:
     """The same without when and how often: what a client judges."""
     reasons = _who_and_why(policy, job)
     if job.kind != "delete":
-        reasons += [*_reading(policy, job), *_protection(policy, job)]
+        reasons += _reading(policy, job)
+    if job.kind in ("train", "predict"):
+        reasons += _protection(policy, job)
     if job.kind == "train":
         reasons += [*_labels(policy, job), *_size(policy, job)]
     return reasons

@@ -222,7 +222,7 @@ class Desk:
         partners = home.partners
         if (party, call) in state.endings:
             return None
-        if not home.is_hub and call.step in ("train", "predict") and (home.hub, call) in state.endings:
+        if not home.is_hub and call.step in ("train", "predict", "audit") and (home.hub, call) in state.endings:
             # A hub ends when its clients know how.
             self._end(call, state.endings[home.hub, call])
             return None

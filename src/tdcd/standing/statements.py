@@ -18,10 +18,16 @@ Number = Annotated[int, Meta(ge=0, lt=2**16)]
 """Of an entry in its chain; a chain has no more."""
 Words = Annotated[str, Meta(max_length=1000)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
-Step = Literal["align", "train", "predict", "delete"]
-JobKind = Literal["train", "predict", "delete"]
+Step = Literal["align", "train", "predict", "audit", "delete"]
+JobKind = Literal["train", "predict", "audit", "delete"]
 """What a job is for: its last step."""
-STEPS: tuple[tuple[Step, ...], ...] = (("align", "train"), ("train",), ("predict",), ("delete",))
+STEPS: tuple[tuple[Step, ...], ...] = (
+    ("align", "train"),
+    ("train",),
+    ("predict",),
+    ("audit",),
+    ("delete",),
+)
 """What a job may consist of."""
 Ending = Literal["finished", "diverged", "refused", "lost"]
 NOTHING = "0" * 64

@@ -21,8 +21,9 @@ from tdcd.records.files import PRIVATE, write_durably
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.process.align import align_as_client, align_as_hub
+from tdcd.runtime.process.dialogue import converse
 from tdcd.runtime.process.log import event, open_log
-from tdcd.runtime.process.party import PartySection, run_client, run_hub
+from tdcd.runtime.process.party import PartySection, open_transport, run_client, run_hub
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.status import STATUS, write_status
 from tdcd.runtime.transport.processes import DOING
@@ -107,24 +108,27 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
         remove(home.job_folder(former))
         return RunOutcome("finished")
     job, making_way = home.job_of(state), MakingWay(patience_s)
-    part = JobPart(home, state, job)
+    part = JobPart(home, state, job, jobs.started_from(state.offer))
     if step == "train":
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
     waiting = StepWaiting(making_way, home.partners, part.folder)
-    return part.align(waiting) if step == "align" else part.predict(jobs, waiting)
+    if step == "align":
+        return part.align(waiting)
+    return part.audit(waiting) if step == "audit" else part.predict(jobs, waiting)
 
 
 class JobPart:
     """A party's part of a job."""
 
-    def __init__(self, home: Home, state: JobState, job: Job) -> None:
-        """Take the party's files, and those of the job."""
+    def __init__(self, home: Home, state: JobState, job: Job, started_from: JobState | None = None) -> None:
+        """Take the party's files, those of the job, and the former job from whose model it starts."""
         self._home, self._state, self._job = home, state, job
         self.folder = home.job_folder(state)
         is_aligned, own = "align" in state.offer.steps, home.own
         self._own = PartySection(
             # All that a party's own file can say, but for what the job has in its folder, and what the service does.
-            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples", "metrics"}),
+            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples", "start", "metrics"}),
+            start=None if started_from is None or not home.is_hub else str(home.job_folder(started_from) / RUN),
             out=str(self.folder / RUN),
             ids=str(self.folder / IDS) if is_aligned else own.ids,
             samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,
@@ -155,6 +159,30 @@ class JobPart:
         if client is None:
             return run_hub(self._job, silo, self._own, should_stop)
         return run_client(self._job, silo, client, self._own, should_stop)
+
+    def audit(self, waiting: StepWaiting) -> RunOutcome:
+        """Attack the client's own rows, and give figures to those who may have them."""
+        # Imported where it is asked for: other steps need none of it.
+        from tdcd.standing.audit import AuditClient, AuditHub, figures_of, write_report  # noqa: PLC0415
+
+        home, own, job = self._home, self._home.own, self._job
+        silo, folder, proposer = job.silo_index(own.silo), self.folder / "audit", self._state.offer.proposer
+        party: AuditClient | AuditHub
+        if own.client is None:
+            party = AuditHub(job, silo, proposer)
+        else:
+            if own.labels is not None:
+                return RunOutcome("refused", f"labels = {own.labels!r}: an audit takes labels from data")
+            fewest, ids = home.policy.rows if home.policy is not None else 0, None if own.ids is None else Path(own.ids)
+            party = AuditClient(
+                job, silo, home.party, figures_of(job, own.silo, Path(own.data or ""), ids, fewest, folder)
+            )
+        with open_transport(job, party.name, [*party.partners], self._own, "audit") as transport:
+            outcome = converse(party, transport, waiting.show, waiting.should_stop)
+        if isinstance(party, AuditHub) and outcome.status == "finished" and home.party == proposer:
+            folder.mkdir(exist_ok=True)
+            write_report(job, party.of_silos, folder)
+        return outcome
 
     def predict(self, jobs: Jobs, waiting: StepWaiting) -> RunOutcome:
         """Score the clients' new rows by the model of the former job; who gets predictions writes them."""

@@ -14,9 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from safetensors.numpy import load_file
 
 from tdcd.blocks.absent import Absent
-from tdcd.config import Config
+from tdcd.blocks.start import FormerBlock
+from tdcd.config import Config, ConfigError
 from tdcd.core.objective import Objective
 from tdcd.data.table import Scaling
 from tdcd.federation.silos import Federation, Silo
@@ -208,6 +210,18 @@ def save_preparations(folder: Path, preparations: Mapping[str, Preparation], lab
 def load_preparation(folder: Path, silo: str) -> Preparation:
     """One silo's preparation."""
     return Preparation.from_json(RunFolder(folder).preparation(silo))
+
+
+def load_former_block(run: Path, silo: str) -> FormerBlock:
+    """A silo's block in the folder of a former run: of a simulation, of its hub, or of ``tdcd up``."""
+    folders = [RunFolder(path) for path in (run, run / "silos" / silo)]
+    folder = next((folder for folder in folders if folder.model.file(silo).is_file()), None)
+    if folder is None:
+        where = folders[0].model.file(silo)
+        raise ConfigError([f"train.start = '{run}': {where} is not there; name the folder of a run that has finished"])
+    columns = load_preparation(folder.path, silo).columns if folder.preparation_file(silo).is_file() else None
+    path = folder.model.file(silo)
+    return FormerBlock(str(path), load_file(path), columns)
 
 
 def load_label_encoding(folder: Path) -> LabelEncoding:

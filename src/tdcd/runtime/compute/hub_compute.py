@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.absent import Absent, ones_left
-from tdcd.blocks.start import start_block
+from tdcd.blocks.start import FormerBlock, start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm, certificate, lazy
 from tdcd.core.algorithm import Descent
@@ -90,10 +90,11 @@ class HubCompute:
         products: Sequence[NDArray[Any]] = (),
         run: str = "",
         absent: Absent = NONE_ABSENT,
+        former: FormerBlock | None = None,
     ) -> None:
         """Take the silo's index, its samples, the shape of one of them, and the hub's masks and the secret of its noise
         if it has any; what clients sent of the products of their features, where the hub's steps need them; the run;
-        and the stand-ins of its block.
+        and the stand-ins of its block; and the block that it starts from, if that is one of a former run.
         """
         self.settings = job.settings.at(sample_index.num_samples)
         self.sample_index, self.silo = sample_index, silo
@@ -140,6 +141,7 @@ class HubCompute:
             self.num_outputs,
             job.config.silos[silo].name,
             self.objective.combine,
+            former,
         )
         self.start: Tree = map_tree(np.asarray, started)
         self._step_size = np.asarray(self.settings.step_size, self.settings.dtype)

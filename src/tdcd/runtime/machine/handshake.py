@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.absent import Absent
+from tdcd.blocks.start import FormerBlock
 from tdcd.config import ConfigError
 from tdcd.config.losses import named_loss
 from tdcd.core.family.scaled import products_shape
@@ -166,10 +167,12 @@ class Handshake:
         first_call: int = 0,
         noise_key: bytes = b"",
         listed: SampleList | None = None,
+        former: FormerBlock | None = None,
     ) -> None:
         """Take the silo's index, the federation's secret and a nonce of this run.
 
         Args:
+            former: the silo's block of a former run, which it starts from.
             listed: the silo's part of the list of samples, where silos may lack some.
             restored: what the hub continues from, if the run has begun already.
             keys: for masks; by default made of the secret, which hides nothing from those who have it.
@@ -195,7 +198,7 @@ class Handshake:
         self.secret, self._nonce, self._label_hub = secret, nonce, job.topology.label_hub
         self._agreement = MaskAgreement(job, silo, keys or Keys.of_secret(self.name, secret), nonce)
         self._masks: Masks | None = None
-        self._noise_key = noise_key
+        self._noise_key, self._former = noise_key, former
         known = () if restored is None else restored.rows
         if listed is not None and known and known[len(self.clients) :] != (listed.digest,):
             raise ConfigError([f"{self.name}: {OTHER_LIST}"])
@@ -497,9 +500,15 @@ class Handshake:
             if self.job.round.flow("products", "client_to_hub")
             else []
         )
-        self.compute = HubCompute(
-            self.job, self.silo, self.sample_index, shape, self._masks, self._noise_key, products, self.run, absent
-        )
+        own = (self._masks, self._noise_key, products, self.run, absent, self._former)
+        try:
+            if self._former is not None and self.preparation is not None:
+                self._former.check(self.preparation.columns)
+            self.compute = HubCompute(self.job, self.silo, self.sample_index, shape, *own)
+        except ValueError as error:
+            if self._former is None:
+                raise
+            raise IncompatibleParties(str(error)) from None
         rows = [self.compute.rows_of(index, held_out=False) for index in range(len(self.clients))]
         refuse_few_blocks(self.job, self.name, rows)
         refuse_few_rows(self.job, self.name, rows)

@@ -7,6 +7,7 @@ any time: it introduces itself again, and is sent again what it needs.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tdcd.blocks.start import FormerBlock
 from tdcd.config import ConfigError
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.job import WAY_ON, IncompatibleParties, Job, Lost, UnfitLabels
@@ -107,6 +108,7 @@ class Hub:
         first_call: int = 0,
         noise_key: bytes = b"",
         listed: SampleList | None = None,
+        former: FormerBlock | None = None,
     ) -> None:
         """Take the silo's index and what was saved of it, if this is not its first start.
 
@@ -119,6 +121,7 @@ class Hub:
             noise_key: 16 bytes that only this hub knows, drawn once for this run of the silo, and kept; for a variant
                 that adds noise to what hubs send, or encrypts it.
             listed: the silo's part of the list of samples, where silos may lack some.
+            former: the silo's block of a former run, which it starts from, if ``train.start`` names one.
         """
         if job.may_lack_samples != (listed is not None):
             raise ConfigError([LISTED if listed is None else UNLISTED])
@@ -130,7 +133,9 @@ class Hub:
         self._own_clients = frozenset(self.clients)
         self._silo, self._restored = silo, restored if isinstance(restored, HubState) else None
         self._nonce = nonce
-        self.handshake = Handshake(job, silo, secret, nonce, self._restored, keys, first_call, noise_key, listed)
+        self.handshake = Handshake(
+            job, silo, secret, nonce, self._restored, keys, first_call, noise_key, listed, former
+        )
         self.rounds: Rounds | None = None
         self.sends_phi = job.variant.knowledge.sends_phi(silo)
         self.shutdown = restored if isinstance(restored, Shutdown) else None

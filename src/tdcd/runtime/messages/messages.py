@@ -4,9 +4,10 @@
 them, which checks the types. :mod:`tdcd.runtime.machine.parts` checks what types cannot say, such as a round's shapes.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from tdcd.core.losses import Task
 from tdcd.core.round import FlowName
@@ -473,8 +474,29 @@ class Ended(Message, frozen=True, kw_only=True, tag="ended"):
     outbox: tuple[Published | FormerPart, ...]
 
 
+class AuditFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one attack of an audit recovered; see :class:`tdcd.audit.AuditFinding`."""
+
+    line: Annotated[str, Meta(pattern="^[a-z ]{1,40}$")]
+    measure: Annotated[str, Meta(pattern="^[A-Za-z ]{1,40}$")]
+    recovered: float
+    guess: float
+
+    @property
+    def gain(self) -> float:
+        """The part of the gap between the guess and everything that it closed."""
+        return 0.0 if self.guess >= 1 else max(0.0, (self.recovered - self.guess) / (1 - self.guess))
+
+
+class AuditFigures(Message, frozen=True, kw_only=True, tag="audit_figures"):
+    """What attacks on a client's rows, or on those of a silo's clients, recovered; none as a receipt."""
+
+    figures: Annotated[list[AuditFigure], Meta(max_length=1000)]
+    config: dict[str, SettingValue]
+
+
 _OfClient = Enrol | ColumnSummary | Ready | Diverged | Bye
 _OfHub = Who | Welcome | Prepare | Stop | Published | Want | Gone | Checkpoint | Ended
 _OfDialogue = AlignHello | AlignIds | AlignRows | AlignCommon | PredictHello | PredictReturned | PredictScores
-_OfPrediction = PredictModel | PredictRows
+_OfPrediction = PredictModel | PredictRows | AuditFigures
 AnyMessage = _OfClient | _OfHub | _OfDialogue | _OfPrediction

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tdcd.blocks.start import FormerBlock
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.config.errors import problems_in
 from tdcd.config.reading import read_toml
@@ -50,6 +51,7 @@ from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 from tdcd.tables.client_table import read_client, row_numbers, taken_for
 from tdcd.tables.label_privacy import check_ready, protected
+from tdcd.tables.preparation import load_former_block
 from tdcd.tables.sample_list import SampleList
 
 NEEDS_JAX = (
@@ -80,6 +82,8 @@ class PartySection(BaseModel):
     """The same of a label."""
     most_runs: Annotated[int, Field(ge=0)] | None = None
     """The same: the most runs on labels as they are."""
+    start: str | None = None
+    """Where a hub has the folder of the former run that ``train.start`` names, if it is elsewhere here."""
     samples: str | None = None
     """A hub's list of samples, where silos may lack some (``data.samples = "all"``), as tdcd align writes it."""
     data: str | None = None
@@ -95,7 +99,7 @@ class PartySection(BaseModel):
 
 
 OWN_PATHS = (
-    *("certs", "out", "account", "samples", "data", "labels", "ids", "label_key"),
+    *("certs", "out", "account", "start", "samples", "data", "labels", "ids", "label_key"),
     *("federation", "folder", "policy", "new"),
 )
 """The keys that are paths, of a party's own file and of one that stands by."""
@@ -169,6 +173,7 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         first_call=secrets.randbelow(MOST_CALLS // 2),
         noise_key=folder.noise_key() if job.variant.needs_secret and is_running else b"",
         listed=None if own.samples is None else SampleList.read(Path(own.samples)),
+        former=_former_of(job, silo, own),
     )
     with open_transport(job, hub.name, [*hub.clients, *hub.peers], own, "train") as transport:
         event("listening", address=own.listen or job.config.silos[index].hub)
@@ -179,6 +184,14 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
         with metrics.served(own.metrics, [reached_at]):
             driver = HubDriver(hub, transport, folder, job.config.runtime.resend_s, metrics=metrics)
             return driver.run(should_stop)
+
+
+def _former_of(job: Job, silo: str, own: PartySection) -> FormerBlock | None:
+    """The silo's block of a former run, if it starts from one."""
+    named = job.config.train.start
+    if named is None and own.start is not None:
+        raise ConfigError([f"start = {own.start!r}: goes with train.start in the shared file"])
+    return None if named is None else load_former_block(Path(own.start or named), silo)
 
 
 def account_for_predictions(own: PartySection) -> Account | None:

@@ -11,8 +11,14 @@ from typing import Literal, NamedTuple, Self
 
 from tdcd.runtime.transport.transport import Event, Joined, Left
 
-Activity = Literal["train", "align", "predict", "stand"]
-DOING = {"train": "training", "align": "aligning ids", "predict": "predicting", "stand": "standing by"}
+Activity = Literal["train", "align", "predict", "audit", "stand"]
+DOING = {
+    "train": "training",
+    "align": "aligning ids",
+    "predict": "predicting",
+    "audit": "auditing",
+    "stand": "standing by",
+}
 """What a command does, in words."""
 
 MOST_PROCESSES = 1024
