@@ -194,6 +194,11 @@ class Job:
         return self.config.data.samples == "all"
 
     @cached_property
+    def keyed(self) -> tuple[int, ...]:
+        """The silos whose rows belong to many samples."""
+        return tuple(index for index, silo in enumerate(self.config.silos) if silo.key is not None)
+
+    @cached_property
     def hubs(self) -> tuple[str, ...]:
         """All hubs, in silo order."""
         return tuple(hub_of(silo.name) for silo in self.config.silos)
@@ -209,7 +214,7 @@ class Job:
         """What parties send each other; how wide it is, is known when the samples are."""
         # So is whether there is anything to prove; who is sent what is known now.
         kind = certificate.kind_of(self.variant, self.settings, self.combine, self.are_linear, 0)
-        return round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind))
+        return round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind, shared=self.keyed))
 
     @cached_property
     def are_linear(self) -> bool:

@@ -162,7 +162,8 @@ class Simulation:
     def round_of(self, variant: Variant) -> Round:
         """What rounds and evaluations of a member of the family send here."""
         statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
-        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant))
+        shared = tuple(index for index, silo in enumerate(self.federation.silos) if silo.shared is not None)
+        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant), shared)
         return round_of(variant, self.federation.num_silos, widths)
 
     @property

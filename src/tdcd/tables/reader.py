@@ -75,7 +75,7 @@ def _linked(table: Source, columns: Columns) -> RawRows:
         problem = f"{samples.source}: no sample has a '{columns.key}' that is in {rows.source}"
         raise TableError([f"{problem}: {hint or 'check that both mean the same'}"])
     joined, own = rows.take(row[linked]), samples.take(linked)
-    return replace(joined, ids=own.ids, labels=own.labels, weights=own.weights)
+    return replace(joined, ids=own.ids, labels=own.labels, weights=own.weights, shared=row[linked])
 
 
 def _samples_of(columns: Columns) -> RawRows:

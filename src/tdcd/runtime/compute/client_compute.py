@@ -18,6 +18,7 @@ from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import Remaining, row_weights
 from tdcd.core.settings import Settings, draws_of
+from tdcd.core.shared_rows import Index, is_sent_whole
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
 from tdcd.runtime.compute.encryption import SlopeSums
@@ -50,11 +51,15 @@ class ClientCompute:
         num_outputs: int = 1,
         weights: NDArray[Any] | None = None,
         silo_rows: int = 0,
+        index: Index | None = None,
+        sends_rows: bool = False,
     ) -> None:
         """Take the training rows.
 
         Args:
-            features: ``[n_k, ...]``.
+            features: ``[n_k, ...]``, or ``[R, ...]`` with an ``index``.
+            index: ``[n_k]``, which row of ``features`` each sample has, where rows belong to many samples.
+            sends_rows: whether phi of all rows is sent, if they are fewer than the samples of a round.
             weights: ``[n_k]``, what each row weighs; all the same by default.
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
@@ -74,6 +79,9 @@ class ClientCompute:
         self._row_of[samples] = np.arange(len(samples), dtype=np.int32)
         self._padding = Padding(len(samples), num_samples, self.batch_size)
         self._features = np.asarray(features, settings.dtype)
+        self._index, self.num_sent = index, len(features)
+        drawn = settings.num_exchanged * self.batch_size
+        self._sends_whole = sends_rows and is_sent_whole(self.num_sent, self.num_rows, num_samples, drawn)
         self._labels = np.asarray(labels, objective.label_dtype(settings.dtype))
         self._weights = None if weights is None else np.asarray(weights, settings.dtype)
         row_bytes = self._features[:1].nbytes * self._padding.usual
@@ -114,7 +122,8 @@ class ClientCompute:
         ends = counts.sum(axis=1).cumsum().tolist()
         of_rounds = [slice(*bounds) for bounds in pairwise([0, *ends])]
         # NumPy gathers faster than a compiled program does.
-        features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
+        own = padded if self._index is None else self._index.take(padded)
+        features, labels = self._features.take(own, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)
         weights = nothing if self._weights is None else self._weights.take(padded)
         rules = self._rule(Remaining(self._silo_rows, self.batch_size), counts, width)
@@ -158,22 +167,26 @@ class ClientCompute:
         return self._phi(block, flat(rows.features)).take(rows.places, axis=0)
 
     def phi_sent(self, block: Tree, round_index: int) -> Arrays:
-        """Phi of its rows of a round's minibatches, as the hub is sent it."""
+        """Phi of its rows of a round's minibatches, as the hub is sent it; or of all its distinct rows."""
         rows = self.rows(round_index)
+        if self._sends_whole:
+            return {"phi": self._phi(block, self._features)}
         phi = self.phi(block, rows)
         sent = phi if rows.kept is None else np.where(rows.kept[:, None], phi, 0)
         return self.links.encode_rows(round_index, TO_HUB, rows.samples, sent)
 
     def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
-        """``[rows, C]``: the phi of all training rows, or of other rows."""
+        """``[rows, C]``: the phi of all distinct training rows, or of other rows."""
         return self._phi(block, self._features if features is None else np.asarray(features, self.settings.dtype))
 
     def witness_scores(self, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``[n_k, k C]``: the scores of all training rows by each of these linear blocks ``[k, D, C]``, in float64."""
+        """``[R, k C]``: the scores of all distinct training rows by each of these linear blocks ``[k, D, C]``, in
+        float64.
+        """
         return certificate.scores_of(self._features, blocks)
 
     def gradient(self, residual: NDArray[Any], block: Tree = None) -> Tree:
-        """The gradient of all training rows' losses, from their residuals ``[n_k, C]``; by a linear block if none is
+        """The gradient of all training rows' losses, from their residuals ``[R, C]``; by a linear block if none is
         given.
         """
         if block is None:

@@ -23,6 +23,7 @@ from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Flow, FlowName, Widths, round_of
 from tdcd.core.settings import draws_of
+from tdcd.core.shared_rows import SharedCounts, SharedRows, is_sent_whole
 from tdcd.core.traits import stated
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
 from tdcd.core.update import HubUpdate
@@ -45,6 +46,8 @@ class Holdings(NamedTuple):
     """Per client: where its samples are."""
     slots: NDArray[np.int64]
     """``[1, E * B]``: where each sample is if the clients' rows follow one another; last those that no client has."""
+    rows: list[NDArray[np.int64]]
+    """Per client: which of its distinct rows its samples have; empty where no client sends phi of all of them."""
 
 
 def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
@@ -110,7 +113,7 @@ class HubCompute:
         self.certificate_kind = certificate.kind_of(
             self.variant, self.settings, self.objective.combine, job.are_linear, num_scores
         )
-        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind)
+        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind, job.keyed)
         self.round = round_of(job.variant, len(job.hubs), widths)
         self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
@@ -131,6 +134,7 @@ class HubCompute:
         self.num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self.num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
+        self._take_shared(job)
         self._model, self._num_features = job.block(silo, absent), feature_shape[-1]
         started = start_block(
             self._model,
@@ -170,6 +174,39 @@ class HubCompute:
         self._shares = lru_cache(maxsize=2)(self._shares_of)
         self.sends = lru_cache(maxsize=2)(partial(job.sends, silo))
         """The rounds whose phi the silo sends in this one; asked for with every answer."""
+
+    def _take_shared(self, job: Job) -> None:
+        """Take which distinct row of its client each sample has, where rows belong to many samples."""
+        self._shared: list[tuple[SharedRows, SharedRows]] = []
+        self.shared: SharedCounts | None = None
+        """How many distinct rows its clients have, where rows belong to many samples."""
+        self._row_of = np.zeros(0, np.int64)
+        self._is_whole = [False] * self.num_clients
+        if self.silo not in job.keyed:
+            return
+        total, drawn = self.sample_index.num_samples, self.num_exchanged * self.batch_size
+        indices = self.sample_index.shared_rows(job.config, self.silo, job.block(self.silo))
+        self._shared = [(SharedRows.of(train), SharedRows.of(test)) for train, test in indices]
+        self.shared = SharedCounts.of([own for own, _ in indices], [own for _, own in indices], total, drawn)
+        self._row_of = np.zeros(total, np.int64)
+        for place, (train, _) in zip(self.train_places, self._shared, strict=True):
+            self._row_of[place] = train.index
+        flow = self.round.flow("phi", "client_to_hub", self.silo)
+        if flow is not None and flow.carries == "rows":
+            each = zip(self._shared, self._held.tolist(), strict=True)
+            self._is_whole = [is_sent_whole(len(train), held, total, drawn) for (train, _), held in each]
+
+    def of_samples(self, client: int, values: NDArray[Any], *, held_out: bool = False) -> NDArray[Any]:
+        """``[n, ...]``: what a client sent of its training rows, or of its held-out ones, for each of its samples."""
+        return values[self._shared[client][held_out].index] if self._shared else values
+
+    def by_rows(self, client: int, values: NDArray[Any]) -> NDArray[Any]:
+        """What is for each of a client's training samples, ``[n, C]``, summed by its rows."""
+        return self._shared[client][0].summed(values) if self._shared else values
+
+    def _num_sent(self, client: int, *, held_out: bool) -> int:
+        """How many distinct training rows, or held-out ones, a client has."""
+        return len(self._shared[client][held_out]) if self._shared else self.rows_of(client, held_out=held_out)
 
     def _layouts(self) -> dict[tuple[FlowName, int], PartLayout]:
         sizes = {name: (size,) for name, size in self._num_scored.items()}
@@ -225,7 +262,7 @@ class HubCompute:
             return {
                 f"{sent}.{name}": array
                 for sent in self.sends(round_index)
-                for name, array in self.links.rows_layout(len(self.holdings(sent).places[client])).items()
+                for name, array in self.links.rows_layout(self._num_phi(sent, client)).items()
             }
         if flow == "block":
             return self._sent_after_steps
@@ -234,12 +271,18 @@ class HubCompute:
             return self.encrypted.layout(flow, self.silo)
         if flow == "witness_scores":
             width = (2 if self.certificate_kind == "witness" else 1) * self.phi_width
-            return {flow: ("float64", (self.rows_of(client, held_out=False), width))}
+            return {flow: ("float64", (self._num_sent(client, held_out=False), width))}
         if flow == "gradient":
             return self.gradient_layout
-        rows = {"train": self.rows_of(client, held_out=False), "test": self.rows_of(client, held_out=True)}
+        rows = {"train": self._num_sent(client, held_out=False), "test": self._num_sent(client, held_out=True)}
         shapes = {name: (count, self.phi_width) for name, count in rows.items() if count or name == "train"}
         return {name: (self.settings.dtype, shape) for name, shape in shapes.items()}
+
+    def _num_phi(self, round_index: int, client: int) -> int:
+        """Of how many rows a client sends phi of a round: of those of its samples, or of all its distinct ones."""
+        if self._is_whole[client]:
+            return self._num_sent(client, held_out=False)
+        return len(self.holdings(round_index).places[client])
 
     @cached_property
     def gradient_layout(self) -> Layout:
@@ -284,7 +327,10 @@ class HubCompute:
         counts = [np.bincount(clients, minlength=self.num_clients)[: self.num_clients] for clients in holders]
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
-        return [Holdings(its, slots[index : index + 1]) for index, its in enumerate(places)]
+        rows: list[list[NDArray[np.int64]]] = [[] for _ in places]
+        if any(self._is_whole):
+            rows = [[self._row_of[drawn[its]] for its in own] for drawn, own in zip(ids, places, strict=True)]
+        return [Holdings(own, slots[place : place + 1], rows[place]) for place, own in enumerate(places)]
 
     def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of a round's exchange (line 11), from what each client sent.
@@ -297,8 +343,10 @@ class HubCompute:
         rows = [
             self._zeros(len(place))
             if answer is None
+            else answer[f"{round_index}.phi"].take(holdings.rows[client], axis=0)
+            if self._is_whole[client]
             else self.links.decode_rows(round_index, TO_HUB, place, answer, f"{round_index}.")
-            for answer, place in zip(answers, holdings.places, strict=True)
+            for client, (answer, place) in enumerate(zip(answers, holdings.places, strict=True))
         ]
         lacking = holdings.slots.size - sum(map(len, rows))
         rows += [self._zeros(lacking)] if lacking else []
@@ -496,8 +544,9 @@ class HubCompute:
             total = self._num_scored[name]
             # Of samples that the silo lacks, phi is zero.
             scores = np.zeros((total, self.phi_width), self.settings.dtype)
-            for answer, place in zip(answers, places, strict=True):
-                scores[place] = self._rows(answer, name, len(place))
+            for client, (answer, place) in enumerate(zip(answers, places, strict=True)):
+                own = self._rows(answer, name, self._num_sent(client, held_out=held_out))
+                scores[place] = self.of_samples(client, own, held_out=held_out)
             part[name] = self.links.scores_part(name, round_index, scores)
             masks[f"{name}_absent"] = mask_of(total, [answer is None for answer in answers], places)
         part |= {name: mask for name, mask in masks.items() if mask.any()}

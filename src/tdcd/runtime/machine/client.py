@@ -23,6 +23,7 @@ from tdcd.core.family.scaled import products
 from tdcd.core.objective import Tree
 from tdcd.core.presence import Remaining
 from tdcd.core.round import FlowName
+from tdcd.core.shared_rows import Index, SharedRows
 from tdcd.core.trees import leaves_of, like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
@@ -151,6 +152,7 @@ class Client:
             held_out=None if data.held_out is None else Array.of(data.held_out.astype(np.uint8)),
             target=target,
             is_table=data.table is not None,
+            shared=Array.maybe(None if data.table is None else data.table.shared),
             rows=data.digest,
             card=self._masks.card(),
         )
@@ -232,10 +234,10 @@ class Client:
             preparation = Preparation.from_json(take_json(message.preparation, "preparation"))
             self._check_width(preparation)
             absent = self._absent_in(message, preparation.absent)
-            features = self.data.prepared(preparation, message.bias, self.job.settings.dtype, absent)
+            features, index = self.data.prepared(preparation, message.bias, self.job.settings.dtype, absent)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
-        return self._ready(message, features, preparation.absent)
+        return self._ready(message, features, preparation.absent, index)
 
     def _absent_in(self, message: Prepare, absent: Absent) -> NDArray[np.bool_] | None:
         """For which silos each row needs a stand-in; refuses stand-ins that the file does not ask for."""
@@ -270,7 +272,9 @@ class Client:
             if len(part.names(name)) > most:
                 raise ValueError(f"column '{name}' would be more than {most} features")
 
-    def _ready(self, message: Message, features: NDArray[Any], absent: Absent = NONE_ABSENT) -> list[Message]:
+    def _ready(
+        self, message: Message, features: NDArray[Any], absent: Absent = NONE_ABSENT, index: Index | None = None
+    ) -> list[Message]:
         welcome = self._welcome
         assert welcome is not None
         if beyond := block_beyond(self.job, self.silo, features.shape[1:], welcome.num_outputs, absent):
@@ -281,11 +285,13 @@ class Client:
         objective = objective_of(config, welcome.loss, welcome.num_samples)
         model, settings = self.job.block(self.silo, absent), self.job.settings.at(welcome.num_samples)
         chosen = train >= 0
+        own, held_out = (None if index is None else SharedRows.of(index[places >= 0]) for places in (train, test))
+        phi = self.job.round.flow("phi", "client_to_hub", self.silo)
         self._compute = ClientCompute(
             model,
             objective,
             settings,
-            features[chosen],
+            features[chosen if own is None else own.chosen],
             labels[chosen],
             train[chosen],
             welcome.num_samples,
@@ -295,8 +301,10 @@ class Client:
             welcome.num_outputs,
             None if welcome.weights is None else take(welcome.weights, "weights", np.float64, [len(train)])[chosen],
             welcome.num_rows,
+            None if own is None else own.index,
+            sends_rows=phi is not None and phi.carries == "rows",
         )
-        self._test = features[test >= 0] if (test >= 0).any() else None
+        self._test = features[test >= 0 if held_out is None else held_out.chosen] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
         template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name, objective.combine)
         self._layout = {name: (settings.dtype, leaf.shape) for name, leaf in named_leaves(template).items()}
@@ -304,14 +312,14 @@ class Client:
         self._first_memory = self.job.variant.first_memory(template)
         leaves = named_leaves(self._first_memory)
         self._memory_layout = {f"{MEMORY}{name}": (settings.dtype, leaf.shape) for name, leaf in leaves.items()}
-        return self._answer(message, Ready, feature_shape=shape, products=self._products(features[chosen]))
+        return self._answer(message, Ready, feature_shape=shape, products=self._products(features, chosen, index))
 
-    def _products(self, features: NDArray[Any]) -> Array | None:
+    def _products(self, features: NDArray[Any], chosen: NDArray[np.bool_], index: Index | None) -> Array | None:
         """The products of the training rows' features, where the hub's steps need them."""
         if self.job.round.flow("products", "client_to_hub") is None:
             return None
         assert self._compute is not None
-        own = products(features).astype(self.job.settings.dtype)
+        own = products(features[chosen if index is None else index[chosen]]).astype(self.job.settings.dtype)
         return Array.of(self._masks.products(self._compute, own) if self._is_summed else own)
 
     def _on_block(self, message: Part) -> list[Message]:
@@ -438,7 +446,7 @@ class Client:
         """The gradient of all training rows' losses, for a certificate."""
         if self._compute is None:
             return self.introduce()
-        shape, dtype = (self._compute.num_rows, self._phi_width), "float64"
+        shape, dtype = (self._compute.num_sent, self._phi_width), "float64"
         layout: Layout = {"residual": (dtype, shape)}
         if not self.job.is_certified_linear:
             dtype = self.job.settings.dtype
