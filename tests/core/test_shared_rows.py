@@ -5,6 +5,8 @@ import pytest
 
 from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.labels import LabelsAt
+from tdcd.core.knowledge import LabelsEverywhere
 from tdcd.core.ledger import Ledger, Sizes
 from tdcd.core.round import Widths, round_of
 from tdcd.core.shared_rows import SharedCounts, SharedRows, distinct, is_sent_whole
@@ -64,3 +66,17 @@ def test_flows_of_rows(variant, phi):
     assert made.flow("residual", "hub_to_client", 1).carries == "rows"
     assert made.flow("received", "hub_to_client", 1).carries == "samples"
     assert made.answers() == round_of(variant, 2, Widths(1, 1, certificate="witness")).answers()
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "one_step", "carries", "width"),
+    [(LabelsAt(0), True, "rows", 1), (LabelsAt(0), False, "samples", 2), (LabelsEverywhere(), True, "samples", 1)],
+)
+def test_slopes_are_summed_by_rows_where_a_round_is_one_step(knowledge, one_step, carries, width):
+    widths = Widths(1, 2, weighs=True, shared=(1,), one_step=one_step)
+    made = round_of(Variant(knowledge=knowledge), 2, widths)
+    received = made.flow("received", "hub_to_client", 1)
+    assert (received.carries, received.width) == (carries, width)
+    # What samples weigh is in the sums.
+    has_weights = carries == "samples" and not knowledge.are_labels_everywhere
+    assert (made.flow("weights", "hub_to_client", 1) is not None) == has_weights

@@ -25,8 +25,8 @@ sample's slope, down and, from a silo that alone has labels, between hubs; ``gra
 ``gap`` from a silo that alone has labels.
 
 Where rows of a silo belong to many samples (:mod:`tdcd.core.shared_rows`), phi and scores go up once per distinct row,
-and residuals come down summed by rows. What comes down as ``received`` stays per sample: after the first local step the
-loss of each sample is a function of its own.
+and residuals come down summed by rows. So do slopes, weighed, where a round is one local step of linear blocks: after a
+first step the loss of each sample is a function of its own, and what comes down as ``received`` is of samples.
 
 With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
 :class:`From` s; the clients of the other silos receive rows of that. Where slopes are encrypted
@@ -164,6 +164,11 @@ class Flow:
         return self.silos is None or silo in self.silos
 
 
+def is_of_rows(flow: Flow | None) -> bool:
+    """Whether there is a flow, and it is of clients' distinct rows."""
+    return flow is not None and flow.carries == "rows"
+
+
 class Widths(NamedTuple):
     """How many numbers a sample has."""
 
@@ -176,6 +181,8 @@ class Widths(NamedTuple):
     certificate: CertificateKind = ""
     shared: tuple[int, ...] = ()
     """The silos whose clients have rows that belong to many samples."""
+    one_step: bool = False
+    """Whether a round is one local step of linear blocks, for which slopes of samples can be summed."""
 
 
 @dataclass(frozen=True)
@@ -327,6 +334,7 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
     if num_silos > 1:
         # A dither, and a silo that is dropped, are of samples.
         is_of_rows = is_identity(inside) and not variant.dropout.rate
+        adds_up = is_of_rows and widths.one_step and knowledge.gives_slopes
         yield from _inside(Flow("phi", "client_to_hub", width=widths.phi, codec=inside), num_silos, widths, is_of_rows)
         yield Flow("phi", "hub_to_hub", width=widths.phi, codec=variant.exchange, route=knowledge.route)
         scoring, others = _split(variant, num_silos)
@@ -339,11 +347,15 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
             if widths.weighs:
                 yield Flow("weights", "hub_to_hub", route=answer, within="slope")
         yield Flow("received", "hub_to_client", width=widths.phi, codec=inside, silos=scoring, when="ended")
+        summed = tuple(silo for silo in others if adds_up and silo in widths.shared)
+        others = tuple(silo for silo in others if silo not in summed)
+        down = Flow("received", "hub_to_client", codec=inside, when="ended")
         if others:
-            down = Flow("received", "hub_to_client", width=widths.statistic, codec=inside, silos=others, when="ended")
-            yield down
+            yield replace(down, width=widths.statistic, silos=others)
             if widths.weighs:
                 yield Flow("weights", "hub_to_client", silos=others, when="ended", within="received")
+        if summed:
+            yield replace(down, carries="rows", width=widths.phi, silos=summed)
     yield Flow("block", "client_to_hub", "parameters", codec=variant.block_exchange, when="ended")
     if variant.carried is not None:
         yield Flow("memory", "client_to_hub", "memory", when="ended", within="block")

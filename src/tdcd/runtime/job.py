@@ -199,6 +199,11 @@ class Job:
         return tuple(index for index, silo in enumerate(self.config.silos) if silo.key is not None)
 
     @cached_property
+    def is_one_step(self) -> bool:
+        """Whether a round is one local step of linear blocks."""
+        return self.settings.local_steps == 1 and self.is_certified_linear
+
+    @cached_property
     def hubs(self) -> tuple[str, ...]:
         """All hubs, in silo order."""
         return tuple(hub_of(silo.name) for silo in self.config.silos)
@@ -214,7 +219,9 @@ class Job:
         """What parties send each other; how wide it is, is known when the samples are."""
         # So is whether there is anything to prove; who is sent what is known now.
         kind = certificate.kind_of(self.variant, self.settings, self.combine, self.are_linear, 0)
-        return round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind, shared=self.keyed))
+        return round_of(
+            self.variant, len(self.hubs), Widths(1, 1, certificate=kind, shared=self.keyed, one_step=self.is_one_step)
+        )
 
     @cached_property
     def are_linear(self) -> bool:

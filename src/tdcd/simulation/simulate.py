@@ -163,7 +163,8 @@ class Simulation:
         """What rounds and evaluations of a member of the family send here."""
         statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
         shared = tuple(index for index, silo in enumerate(self.federation.silos) if silo.shared is not None)
-        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant), shared)
+        one_step = self.settings.local_steps == 1 and self._are_linear and self.objective.combine.is_additive
+        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant), shared, one_step)
         return round_of(variant, self.federation.num_silos, widths)
 
     @property
@@ -174,9 +175,12 @@ class Simulation:
     def _certificate_kind(self, variant: Variant) -> CertificateKind:
         if self.hosts is not None:
             return ""
-        are_linear = all(type(block) is Linear for block in self.blocks)
         num_scores = self.num_samples * self.phi_width
-        return certificate.kind_of(variant, self.settings, self.objective.combine, are_linear, num_scores)
+        return certificate.kind_of(variant, self.settings, self.objective.combine, self._are_linear, num_scores)
+
+    @property
+    def _are_linear(self) -> bool:
+        return all(type(block) is Linear for block in self.blocks)
 
     @property
     def tables(self) -> list[Any]:

@@ -1,5 +1,6 @@
 """What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, in NumPy or compiled."""
 
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm, certificate
 from tdcd.core.codecs.codec import TO_HUB, seed_words
-from tdcd.core.knowledge import Known
+from tdcd.core.knowledge import Known, SlopesAlone
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import Remaining, row_weights
@@ -53,6 +54,7 @@ class ClientCompute:
         silo_rows: int = 0,
         index: Index | None = None,
         sends_rows: bool = False,
+        gets_slopes: bool = False,
     ) -> None:
         """Take the training rows.
 
@@ -60,6 +62,7 @@ class ClientCompute:
             features: ``[n_k, ...]``, or ``[R, ...]`` with an ``index``.
             index: ``[n_k]``, which row of ``features`` each sample has, where rows belong to many samples.
             sends_rows: whether phi of all rows is sent, if they are fewer than the samples of a round.
+            gets_slopes: whether it receives slopes that are weighed, and summed by rows where it sends all of them.
             weights: ``[n_k]``, what each row weighs; all the same by default.
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
@@ -70,7 +73,8 @@ class ClientCompute:
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
         self._variant, self._silo, self.client = variant or Variant(), silo, client
-        width, is_scored_here = objective.phi_width(num_outputs), self._variant.knowledge.scored_at(silo) == silo
+        width = objective.phi_width(num_outputs)
+        is_scored_here = gets_slopes or self._variant.knowledge.scored_at(silo) == silo
         self.width_received = width if is_scored_here else objective.statistic_width(num_outputs)
         shape = (settings.num_exchanged, self.batch_size, width)
         self.links = Links(self._variant, settings, silo, shape)
@@ -94,10 +98,12 @@ class ClientCompute:
         self._step_size = np.asarray(np.asarray(settings.step_size, settings.dtype) * timing.period(silo))
         self._held = np.asarray(len(samples), settings.dtype)
         self._seeded = (seed_words(settings.seed), client)
+        self._gets_sums = gets_slopes and self._sends_whole
+        self._needs_start = not gets_slopes and self._variant.knowledge.needs_phi_start(silo)
         self._local = LocalSteps(
             block,
             objective,
-            self._variant,
+            replace(self._variant, knowledge=SlopesAlone()) if gets_slopes else self._variant,
             silo,
             settings.local_steps,
             settings.dtype,
@@ -161,6 +167,19 @@ class ClientCompute:
         left = None if rows.kept is None else rows.kept[kept]
         weights = None if rows.weights is None else rows.weights.ravel()[source]
         return ClientRows(places, features, labels, counts, rows.samples[kept], weights, left)
+
+    def num_received(self, rows: ClientRows) -> int:
+        """Of how many rows it receives something in a round."""
+        return self.num_sent if self._gets_sums else len(rows.places)
+
+    def _whole(self, rows: ClientRows) -> ClientRows:
+        """All distinct rows in place of those of the minibatches, one or several times each."""
+        assert rows.rule is not None
+        places, sizes = np.arange(self.num_sent), (len(rows.counts), self.num_sent)
+        rule = np.broadcast_to(rows.rule[:, :1], sizes)
+        nothing = np.zeros(sizes, self._labels.dtype)
+        counts = np.full(len(sizes[:1]), self.num_sent, np.int32)
+        return ClientRows(places, self._features[None], nothing, counts, rows.samples, rule=rule)
 
     def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
@@ -231,7 +250,8 @@ class ClientCompute:
             weights: ``[n]``, what its hub says that each row weighs, if the client does not know it itself.
         """
         if remaining is not None:
-            rows, received = remaining.rows, received[remaining.mask]
+            # What is summed by rows has nothing of absent samples.
+            rows, received = remaining.rows, received if self._gets_sums else received[remaining.mask]
             weights = None if weights is None else weights[remaining.mask]
             sizes = np.maximum(remaining.left.sizes, 1).astype(self.settings.dtype)
             left = remaining.left._replace(sizes=sizes)
@@ -239,7 +259,9 @@ class ClientCompute:
         if weights is not None:
             padded = pad(rows, weights[:, None])[..., 0]
             rows = rows._replace(weights=padded if rows.weights is None else padded * rows.weights)
-        start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
+        if self._gets_sums:
+            rows = self._whole(rows)
+        start = self.phi(block, rows) if self._needs_start else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         iteration = round_index * self.settings.local_steps
         return self._local.take(block, rows, known, self._step_size, iteration, memory, client=self._seeded)

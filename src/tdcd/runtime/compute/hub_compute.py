@@ -3,9 +3,10 @@
 import math
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from tdcd.core.family.scaled import mean_products
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.round import Flow, FlowName, Widths, round_of
+from tdcd.core.round import Flow, FlowName, Widths, is_of_rows, round_of
 from tdcd.core.settings import draws_of
 from tdcd.core.shared_rows import SharedCounts, SharedRows, is_sent_whole
 from tdcd.core.traits import stated
@@ -113,7 +114,7 @@ class HubCompute:
         self.certificate_kind = certificate.kind_of(
             self.variant, self.settings, self.objective.combine, job.are_linear, num_scores
         )
-        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind, job.keyed)
+        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind, job.keyed, job.is_one_step)
         self.round = round_of(job.variant, len(job.hubs), widths)
         self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
@@ -191,8 +192,7 @@ class HubCompute:
         self._row_of = np.zeros(total, np.int64)
         for place, (train, _) in zip(self.train_places, self._shared, strict=True):
             self._row_of[place] = train.index
-        flow = self.round.flow("phi", "client_to_hub", self.silo)
-        if flow is not None and flow.carries == "rows":
+        if is_of_rows(self.round.flow("phi", "client_to_hub", self.silo)):
             each = zip(self._shared, self._held.tolist(), strict=True)
             self._is_whole = [is_sent_whole(len(train), held, total, drawn) for (train, _), held in each]
 
@@ -442,6 +442,8 @@ class HubCompute:
         if not are_finite([passed]):
             return []
         weights = None if self._has_labels else parts[0].get("weights")
+        if adds_up := is_of_rows(self.round.flow("received", "hub_to_client", self.silo)):
+            passed, weights = self._start_slopes(passed, weights), None
         absent = absent_in(parts)
         left = self.left(round_index, absent, without) if absent is not None or without else []
         rows: Any = passed.reshape(1, -1, passed.shape[-1])
@@ -449,11 +451,21 @@ class HubCompute:
         for client, place in enumerate(self.holdings(round_index).places):
             its: Any = place[None]
             projected = np.asarray(algorithm.project(rows, its)[0])
+            if adds_up and self._is_whole[client]:
+                shared = replace(self._shared[client][0], index=self.holdings(round_index).rows[client])
+                projected = shared.summed(projected)
             own = dict(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
             if weights is not None:
                 own["weights"] = weights.ravel()[place]
             sent.append({**own, **left[client]} if left else own)
         return sent
+
+    def _start_slopes(self, received: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:
+        """The slopes of samples at the round's start, times what the samples weigh."""
+        knowledge, objective, given = self.variant.knowledge, self.objective, cast("Any", received)
+        with nullcontext() if objective.is_written_out else precision(self.settings.dtype):
+            slopes = np.asarray(knowledge.start_slopes(given, self.phi_width, objective))
+        return slopes if weights is None else weights[..., None] * slopes
 
     def left(
         self, round_index: int, absent: NDArray[np.bool_] | None, without: Collection[int]

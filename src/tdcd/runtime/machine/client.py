@@ -22,7 +22,7 @@ from tdcd.core.codecs.encrypted import LARGEST_FEATURE, feature_beyond
 from tdcd.core.family.scaled import products
 from tdcd.core.objective import Tree
 from tdcd.core.presence import Remaining
-from tdcd.core.round import FlowName
+from tdcd.core.round import FlowName, is_of_rows
 from tdcd.core.shared_rows import Index, SharedRows
 from tdcd.core.trees import leaves_of, like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
@@ -95,6 +95,7 @@ class Client:
         self.hub = job.hubs[silo]
         self._is_summed = job.round.summed_blocks is not None
         """Whether its hub sees nothing of blocks, gradients and products but sums."""
+        self._gets_slopes = is_of_rows(job.round.flow("received", "hub_to_client", silo))
         self.round = -1
         """The round that it works on; -1 before the first."""
         self.outcome: RunOutcome | None = None
@@ -286,7 +287,6 @@ class Client:
         model, settings = self.job.block(self.silo, absent), self.job.settings.at(welcome.num_samples)
         chosen = train >= 0
         own, held_out = (None if index is None else SharedRows.of(index[places >= 0]) for places in (train, test))
-        phi = self.job.round.flow("phi", "client_to_hub", self.silo)
         self._compute = ClientCompute(
             model,
             objective,
@@ -302,7 +302,8 @@ class Client:
             None if welcome.weights is None else take(welcome.weights, "weights", np.float64, [len(train)])[chosen],
             welcome.num_rows,
             None if own is None else own.index,
-            sends_rows=phi is not None and phi.carries == "rows",
+            sends_rows=is_of_rows(self.job.round.flow("phi", "client_to_hub", self.silo)),
+            gets_slopes=self._gets_slopes,
         )
         self._test = features[test >= 0 if held_out is None else held_out.chosen] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
@@ -347,10 +348,10 @@ class Client:
         if self._rows is None or self.round != message.round:
             return self.introduce()
         assert self._compute is not None
-        links, count = self._compute.links, len(self._rows.places)
+        links, count = self._compute.links, self._compute.num_received(self._rows)
         sent = take_all(message.arrays, links.rows_layout(count, self._compute.width_received), ("weights", *LEFT))
         # With labels, it has the weights of its rows since before the first round.
-        gets_weights = self.job.sends_weights and not self._has_labels
+        gets_weights = self.job.sends_weights and not self._has_labels and not self._gets_slopes
         weights = take_weights(message.arrays, self.job.settings.dtype, [count], gets_weights)
         received = links.decode_rows(message.round, TO_CLIENTS, self._rows.samples, sent)
         return self._step(message, received, self._presence(message.arrays, self._rows), weights)
