@@ -11,6 +11,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.combine import Combine
+from tdcd.core.settings import Settings
+
 Index = NDArray[np.int64]
 """``[n]``: which of a client's distinct rows each of its samples has."""
 
@@ -70,6 +73,11 @@ def is_sent_whole(rows: int, samples: int, num_samples: int, drawn: int) -> bool
         drawn: the samples of a round, E * B.
     """
     return rows * num_samples < drawn * samples
+
+
+def is_one_step(settings: Settings, combine: Combine, *, are_linear: bool) -> bool:
+    """Whether a round is one step of linear blocks whose sums are the scores: slopes of samples can be summed."""
+    return settings.local_steps == 1 and are_linear and combine.is_additive
 
 
 class SharedCounts(NamedTuple):

@@ -23,6 +23,7 @@ from tdcd.core.codecs.codec import WIRE_DTYPES, sent_up
 from tdcd.core.combine import Combine
 from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
+from tdcd.core.shared_rows import is_one_step
 from tdcd.core.timing import HubTiming, followed
 from tdcd.core.trees import leaves_of
 from tdcd.core.variant import Variant
@@ -201,7 +202,7 @@ class Job:
     @cached_property
     def is_one_step(self) -> bool:
         """Whether a round is one local step of linear blocks."""
-        return self.settings.local_steps == 1 and self.is_certified_linear
+        return is_one_step(self.settings, self.combine, are_linear=self.are_linear)
 
     @cached_property
     def hubs(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from tdcd.core.family.scaled import mean_products, products
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import CertificateKind, Round, Widths, round_of
 from tdcd.core.settings import Settings
+from tdcd.core.shared_rows import is_one_step
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
@@ -163,7 +164,7 @@ class Simulation:
         """What rounds and evaluations of a member of the family send here."""
         statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
         shared = tuple(index for index, silo in enumerate(self.federation.silos) if silo.shared is not None)
-        one_step = self.settings.local_steps == 1 and self._are_linear and self.objective.combine.is_additive
+        one_step = is_one_step(self.settings, self.objective.combine, are_linear=self._are_linear)
         widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant), shared, one_step)
         return round_of(variant, self.federation.num_silos, widths)
 

@@ -98,7 +98,8 @@ class ClientCompute:
         self._step_size = np.asarray(np.asarray(settings.step_size, settings.dtype) * timing.period(silo))
         self._held = np.asarray(len(samples), settings.dtype)
         self._seeded = (seed_words(settings.seed), client)
-        self._gets_sums = gets_slopes and self._sends_whole
+        self.gets_sums = gets_slopes and self._sends_whole
+        """Whether it receives slopes of all its distinct rows, summed over the samples of a round."""
         self._needs_start = not gets_slopes and self._variant.knowledge.needs_phi_start(silo)
         self._local = LocalSteps(
             block,
@@ -167,10 +168,6 @@ class ClientCompute:
         left = None if rows.kept is None else rows.kept[kept]
         weights = None if rows.weights is None else rows.weights.ravel()[source]
         return ClientRows(places, features, labels, counts, rows.samples[kept], weights, left)
-
-    def num_received(self, rows: ClientRows) -> int:
-        """Of how many rows it receives something in a round."""
-        return self.num_sent if self._gets_sums else len(rows.places)
 
     def _whole(self, rows: ClientRows) -> ClientRows:
         """All distinct rows in place of those of the minibatches, one or several times each."""
@@ -251,7 +248,7 @@ class ClientCompute:
         """
         if remaining is not None:
             # What is summed by rows has nothing of absent samples.
-            rows, received = remaining.rows, received if self._gets_sums else received[remaining.mask]
+            rows, received = remaining.rows, received if self.gets_sums else received[remaining.mask]
             weights = None if weights is None else weights[remaining.mask]
             sizes = np.maximum(remaining.left.sizes, 1).astype(self.settings.dtype)
             left = remaining.left._replace(sizes=sizes)
@@ -259,7 +256,7 @@ class ClientCompute:
         if weights is not None:
             padded = pad(rows, weights[:, None])[..., 0]
             rows = rows._replace(weights=padded if rows.weights is None else padded * rows.weights)
-        if self._gets_sums:
+        if self.gets_sums:
             rows = self._whole(rows)
         start = self.phi(block, rows) if self._needs_start else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))

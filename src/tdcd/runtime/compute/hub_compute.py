@@ -182,7 +182,11 @@ class HubCompute:
         self.shared: SharedCounts | None = None
         """How many distinct rows its clients have, where rows belong to many samples."""
         self._row_of = np.zeros(0, np.int64)
-        self._is_whole = [False] * self.num_clients
+        self._adds_up = is_of_rows(self.round.flow("received", "hub_to_client", self.silo))
+        self._whole = [0] * self.num_clients
+        """By client: how many rows it sends phi of in every round; 0 if that is of the round's samples."""
+        self._num_sent = [[int((numbers >= 0).sum()) for numbers in places] for places in self._places]
+        """By client: how many distinct training rows it has, and held-out ones."""
         if self.silo not in job.keyed:
             return
         total, drawn = self.sample_index.num_samples, self.num_exchanged * self.batch_size
@@ -192,9 +196,10 @@ class HubCompute:
         self._row_of = np.zeros(total, np.int64)
         for place, (train, _) in zip(self.train_places, self._shared, strict=True):
             self._row_of[place] = train.index
+        self._num_sent = [[len(train), len(test)] for train, test in self._shared]
         if is_of_rows(self.round.flow("phi", "client_to_hub", self.silo)):
-            each = zip(self._shared, self._held.tolist(), strict=True)
-            self._is_whole = [is_sent_whole(len(train), held, total, drawn) for (train, _), held in each]
+            each = [(train, held) for (train, _), held in zip(self._num_sent, self._held.tolist(), strict=True)]
+            self._whole = [own if is_sent_whole(own, held, total, drawn) else 0 for own, held in each]
 
     def of_samples(self, client: int, values: NDArray[Any], *, held_out: bool = False) -> NDArray[Any]:
         """``[n, ...]``: what a client sent of its training rows, or of its held-out ones, for each of its samples."""
@@ -203,10 +208,6 @@ class HubCompute:
     def by_rows(self, client: int, values: NDArray[Any]) -> NDArray[Any]:
         """What is for each of a client's training samples, ``[n, C]``, summed by its rows."""
         return self._shared[client][0].summed(values) if self._shared else values
-
-    def _num_sent(self, client: int, *, held_out: bool) -> int:
-        """How many distinct training rows, or held-out ones, a client has."""
-        return len(self._shared[client][held_out]) if self._shared else self.rows_of(client, held_out=held_out)
 
     def _layouts(self) -> dict[tuple[FlowName, int], PartLayout]:
         sizes = {name: (size,) for name, size in self._num_scored.items()}
@@ -262,7 +263,9 @@ class HubCompute:
             return {
                 f"{sent}.{name}": array
                 for sent in self.sends(round_index)
-                for name, array in self.links.rows_layout(self._num_phi(sent, client)).items()
+                for name, array in self.links.rows_layout(
+                    self._whole[client] or len(self.holdings(sent).places[client])
+                ).items()
             }
         if flow == "block":
             return self._sent_after_steps
@@ -271,18 +274,12 @@ class HubCompute:
             return self.encrypted.layout(flow, self.silo)
         if flow == "witness_scores":
             width = (2 if self.certificate_kind == "witness" else 1) * self.phi_width
-            return {flow: ("float64", (self._num_sent(client, held_out=False), width))}
+            return {flow: ("float64", (self._num_sent[client][False], width))}
         if flow == "gradient":
             return self.gradient_layout
-        rows = {"train": self._num_sent(client, held_out=False), "test": self._num_sent(client, held_out=True)}
+        rows = dict(zip(("train", "test"), self._num_sent[client], strict=True))
         shapes = {name: (count, self.phi_width) for name, count in rows.items() if count or name == "train"}
         return {name: (self.settings.dtype, shape) for name, shape in shapes.items()}
-
-    def _num_phi(self, round_index: int, client: int) -> int:
-        """Of how many rows a client sends phi of a round: of those of its samples, or of all its distinct ones."""
-        if self._is_whole[client]:
-            return self._num_sent(client, held_out=False)
-        return len(self.holdings(round_index).places[client])
 
     @cached_property
     def gradient_layout(self) -> Layout:
@@ -328,7 +325,7 @@ class HubCompute:
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
         rows: list[list[NDArray[np.int64]]] = [[] for _ in places]
-        if any(self._is_whole):
+        if any(self._whole):
             rows = [[self._row_of[drawn[its]] for its in own] for drawn, own in zip(ids, places, strict=True)]
         return [Holdings(own, slots[place : place + 1], rows[place]) for place, own in enumerate(places)]
 
@@ -344,7 +341,7 @@ class HubCompute:
             self._zeros(len(place))
             if answer is None
             else answer[f"{round_index}.phi"].take(holdings.rows[client], axis=0)
-            if self._is_whole[client]
+            if self._whole[client]
             else self.links.decode_rows(round_index, TO_HUB, place, answer, f"{round_index}.")
             for client, (answer, place) in enumerate(zip(answers, holdings.places, strict=True))
         ]
@@ -442,7 +439,7 @@ class HubCompute:
         if not are_finite([passed]):
             return []
         weights = None if self._has_labels else parts[0].get("weights")
-        if adds_up := is_of_rows(self.round.flow("received", "hub_to_client", self.silo)):
+        if self._adds_up:
             passed, weights = self._start_slopes(passed, weights), None
         absent = absent_in(parts)
         left = self.left(round_index, absent, without) if absent is not None or without else []
@@ -451,7 +448,7 @@ class HubCompute:
         for client, place in enumerate(self.holdings(round_index).places):
             its: Any = place[None]
             projected = np.asarray(algorithm.project(rows, its)[0])
-            if adds_up and self._is_whole[client]:
+            if self._adds_up and self._whole[client]:
                 shared = replace(self._shared[client][0], index=self.holdings(round_index).rows[client])
                 projected = shared.summed(projected)
             own = dict(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
@@ -557,7 +554,7 @@ class HubCompute:
             # Of samples that the silo lacks, phi is zero.
             scores = np.zeros((total, self.phi_width), self.settings.dtype)
             for client, (answer, place) in enumerate(zip(answers, places, strict=True)):
-                own = self._rows(answer, name, self._num_sent(client, held_out=held_out))
+                own = self._rows(answer, name, self._num_sent[client][held_out])
                 scores[place] = self.of_samples(client, own, held_out=held_out)
             part[name] = self.links.scores_part(name, round_index, scores)
             masks[f"{name}_absent"] = mask_of(total, [answer is None for answer in answers], places)

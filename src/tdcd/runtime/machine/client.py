@@ -348,7 +348,8 @@ class Client:
         if self._rows is None or self.round != message.round:
             return self.introduce()
         assert self._compute is not None
-        links, count = self._compute.links, self._compute.num_received(self._rows)
+        links, compute = self._compute.links, self._compute
+        count = compute.num_sent if compute.gets_sums else len(self._rows.places)
         sent = take_all(message.arrays, links.rows_layout(count, self._compute.width_received), ("weights", *LEFT))
         # With labels, it has the weights of its rows since before the first round.
         gets_weights = self.job.sends_weights and not self._has_labels and not self._gets_slopes
