@@ -8,6 +8,7 @@ from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.knowledge import LabelsEverywhere
 from tdcd.core.ledger import Ledger, Sizes
+from tdcd.core.objective import Objective
 from tdcd.core.round import Widths, round_of
 from tdcd.core.shared_rows import SharedCounts, SharedRows, distinct, is_sent_whole
 from tdcd.core.variant import Variant
@@ -80,3 +81,16 @@ def test_slopes_are_summed_by_rows_where_a_round_is_one_step(knowledge, one_step
     # What samples weigh is in the sums.
     has_weights = carries == "samples" and not knowledge.are_labels_everywhere
     assert (made.flow("weights", "hub_to_client", 1) is not None) == has_weights
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "softmax", "poisson", "huber"])
+def test_the_slopes_at_the_start_are_those_of_the_loss(loss):
+    """From the statistic that hubs send in place of labels, whatever it is."""
+    rng, objective = np.random.default_rng(2), Objective(loss)
+    width = 3 if loss == "softmax" else 1
+    scores = rng.normal(size=(2, 20, width))
+    labels = rng.integers(0, 3 if loss == "softmax" else 2, (2, 20)).astype(float)
+    statistic = objective.statistic(scores, labels.astype(objective.label_dtype("float64")))
+    slopes = LabelsAt(0).start_slopes(statistic, width, objective)
+    expected = objective.slopes(scores, labels.astype(objective.label_dtype("float64")))
+    np.testing.assert_allclose(slopes, expected, rtol=1e-12, atol=1e-12)
