@@ -109,6 +109,7 @@ MODES[ALL_SAMPLES[1]] = {
 }
 MODES[MANY := "rows of many samples"] = {
     **MODES[ALL_SAMPLES[0]],
+    "train": {"local_steps": 1, "minibatches": "full"},
     "silos": [
         *MODES[ALL_SAMPLES[0]]["silos"][:2],
         {**_THREE[2], "table": "households.csv", "key": "home", "link": "members.csv"},

@@ -1,5 +1,8 @@
 """Ids that are written in different ways: told wherever it matters, with the setting that decides."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,6 +49,28 @@ def test_ids_of_one_table_that_may_be_one_sample(tmp_path):
         "ids are compared as exact texts: 'AB' and 'ab ' are two samples; set data.ids = 'plain' if they are one"
     ]
     assert any("'007' with its zeros too, or all set data.ids = 'plain'" in one for one in cautions(rows))
+
+
+@pytest.mark.parametrize(("written", "meant"), [("007", "7"), (" B", "b"), ("7.0", "7")])
+def test_keys_and_repeated_ids_that_are_written_in_different_ways(written, meant):
+    """Samples whose key is written otherwise lack their row, and visits are of two people: both with a warning."""
+    hours = Frame(pa.table({"hour": [meant, "x"], "rain": [1.0, 2.0]}), "hours")
+    link = Frame(pa.table({"id": ["p", "q", "r"], "hour": [written, meant, "x"]}), "link")
+    keyed = Columns(key="hour", link=link)
+    hint = f"column 'hour': ids are compared as exact texts: '{meant}' in hours is not '{written}' in link; write them"
+    with pytest.warns(UserWarning, match=re.escape(hint)):
+        assert read_rows(hours, keyed).ids == ["q", "r"]
+    plain = replace(keyed, dialect=replace(keyed.dialect, ids="plain"))
+    assert read_rows(hours, plain).ids == ["p", "q", "r"]
+    visits = Frame(pa.table({"id": [meant, written, meant], "cost": [1.0, 2.0, 4.0]}), "visits")
+    several = Columns(aggregate=("sum", "mean", "count"))
+    rows = read_rows(visits, several)
+    assert rows.features["sum(cost)"].tolist() == [5.0, 2.0]
+    assert any(f"'{meant}' and '{written}' are two samples; set data.ids = 'plain'" in one for one in cautions(rows))
+    rows = read_rows(visits, replace(several, dialect=plain.dialect))
+    assert rows.ids == [meant]
+    figures = {name: column.tolist() for name, column in rows.features.items()}
+    assert figures == {"count()": [3.0], "sum(cost)": [7.0], "mean(cost)": pytest.approx([7 / 3])}
 
 
 def test_plain_ids_of_a_run_of_frames_stay_plain(tmp_path):

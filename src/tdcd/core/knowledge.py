@@ -88,6 +88,15 @@ class Knowledge(Protocol):
         """Whether :meth:`received` is the sum of the others' phi, so that no party needs to compute it."""
         return False
 
+    @property
+    def gives_slopes(self) -> bool:
+        """Whether :meth:`start_slopes` follow from what the clients of silos without labels receive."""
+        return False
+
+    def start_slopes(self, received: Array, outputs: int, objective: Objective) -> Array:
+        """The slope of every sample's loss at the round's start, ``[..., C]``, from what such clients receive."""
+        return received
+
     def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
         """What the clients of ``silo`` receive of the exchange, ``[E, B, ...]``; worked out by the hub of
         :meth:`scored_at`: by default the sum of what the other silos sent.
@@ -111,6 +120,21 @@ class WrittenOut(Knowledge, Protocol):
     def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
         """The derivative of :meth:`losses` by phi, ``[..., C]``; of an objective where that is written out."""
         ...
+
+
+@dataclass(frozen=True)
+class SlopesAlone(Knowledge):
+    """A client knows the slope of its rows' losses at the round's start, which is all that a single step needs."""
+
+    def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """Of that slope everywhere."""
+        losses: Array = (known.received * phi).sum(axis=-1)
+        return losses
+
+    def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
+        """What it received."""
+        slopes: Array = known.received
+        return slopes
 
 
 @dataclass(frozen=True)

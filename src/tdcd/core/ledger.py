@@ -11,6 +11,7 @@ import numpy as np
 
 from tdcd.core.family.scaled import products_shape
 from tdcd.core.round import Flow, FlowName, LinkClass, Round
+from tdcd.core.shared_rows import SharedCounts
 
 Colocation = Literal["none", "silo", "all"]
 """Which parties share a machine: none; those of a silo; or all of them."""
@@ -83,6 +84,17 @@ class Sizes(NamedTuple):
     """The training samples, which certificates are of."""
     rows: Sequence[tuple[int, int]] = ()
     """Per silo, how many of the training samples and of all samples it has, where silos lack some."""
+    shared: Sequence[SharedCounts | None] = ()
+    """Per silo, its distinct rows, where they belong to many samples; () if none has any."""
+
+    def sent(self, flow: Flow, silo: int, samples: int, *, of_round: bool) -> int:
+        """Of how many samples, or distinct rows, the clients of a silo send or get numbers."""
+        shared = self.shared[silo] if flow.carries == "rows" and self.shared else None
+        if shared is None:
+            return self.held(silo, samples, of_round=of_round)
+        if of_round:
+            return shared.sent + round(samples * shared.drawn / self.trained)
+        return shared.trained if samples == self.trained else shared.scored
 
     def held(self, silo: int, samples: int, *, of_round: bool) -> int:
         """How many of so many samples a silo has: of a round's, its part of the training samples."""
@@ -138,7 +150,8 @@ def load_of(flow: Flow, sizes: Sizes, *, samples: int | None = None) -> Load:
             each[silo] = _wire_bytes(flow, (*rows, flow.width), dtype)
         else:
             is_of_round = samples is None
-            all_rows = sizes.held(silo, math.prod(sizes.samples) if samples is None else samples, of_round=is_of_round)
+            all_rows = math.prod(sizes.samples) if samples is None else samples
+            all_rows = sizes.sent(flow, silo, all_rows, of_round=is_of_round)
             each[silo] = _wire_bytes(flow, (0, flow.width), dtype)
             together[silo] = _wire_bytes(flow, (all_rows, flow.width), dtype) - each[silo]
     return Load(flow, tuple(each), tuple(together))
@@ -165,14 +178,14 @@ class Ledger:
     returns its own, :math:`s\,d_j` each way; a hub's clients together send the phi of all samples of the round and get
     that of the others, however the rows are split; and every hub sends its phi to each of the N - 1 others. If one silo
     has the labels, the others send phi to its hub only, and each gets slopes back. One silo alone has nothing to
-    exchange, so its clients send blocks only. What parties on one machine send each other does not count. Phi counts
-    in the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets
-    the others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may
-    be left over per client and round, which is not counted. A silo that lacks samples is taken to have its part of
-    every minibatch. If only some clients answer, those exchange blocks, their
-    phi is taken to be of their part of the rows, and hubs send that of whole minibatches, zero for the others' rows. A
-    baseline that needs raw data in another place sends it before round 0. So do clients the products of their features,
-    where steps are scaled by curvature.
+    exchange, so its clients send blocks only. What parties on one machine send each other does not count. Phi counts in
+    the round that it is of, however early it is sent. A silo that steps every m rounds exchanges blocks, and gets the
+    others' phi, once in m rounds; what comes of its steps counts when its period ends. Of 4 bits, half a byte may be
+    left over per client and round, which is not counted. A silo that lacks samples is taken to have its part of every
+    minibatch. Clients whose rows belong to many samples send scores, and phi where that is less, once per distinct row.
+    If only some clients answer, those exchange blocks, their phi is taken to be of their part of the rows, and hubs
+    send that of whole minibatches, zero for the others' rows. A baseline that needs raw data in another place sends it
+    before round 0. So do clients the products of their features, where steps are scaled by curvature.
 
     Evaluations are counted apart, see :meth:`evaluations`: a hub sends every client its block and gets the scores of
     all its samples, and hubs send each other their sums; or to the one with the labels, which returns figures. Those
@@ -256,7 +269,7 @@ class Ledger:
             for silo, (number, part) in enumerate(zip(clients, parts, strict=True)):
                 if not flow.is_of(silo):
                     continue
-                each = (rows if flow.carries == "samples" else times)[silo] * number * load.each[silo]
+                each = (rows if flow.carries in ("samples", "rows") else times)[silo] * number * load.each[silo]
                 counted.add(flow, times[silo] * number, each + rows[silo] * part * load.together[silo])
         before = [Sent("rows", link, sum(size > 0 for size in sizes), sum(sizes)) for link, sizes in self.moved]
         return (*before, *counted.sent())
@@ -269,7 +282,7 @@ class Ledger:
     @property
     def scores_bytes(self) -> int:
         """The bytes of all clients' scores in an evaluation."""
-        return next(sum(load.together) for load in self.evaluation if load.flow.name == "scores")
+        return sum(sum(load.together) for load in self.evaluation if load.flow.name == "scores")
 
     def evaluations(self, rounds: int, every: int, last: int, certificates: int = 0) -> tuple[Sent, ...]:
         """All messages of the evaluations until after so many rounds of a run.
@@ -294,6 +307,8 @@ class Ledger:
                     counted.add(flow, exchanged * fan, exchanged * fan * load.each[silo])
                 continue
             for silo, number in enumerate(self.clients):
+                if not flow.is_of(silo):
+                    continue
                 size = number * load.each[silo] + load.together[silo]
                 counted.add(flow, by_silo[silo] * number, by_silo[silo] * size)
         return counted.sent()

@@ -24,16 +24,20 @@ follow (the ``mixture``); ``witness``, blocks, down, and ``witness_scores`` up a
 sample's slope, down and, from a silo that alone has labels, between hubs; ``gradient`` up; ``norm`` between hubs, and
 ``gap`` from a silo that alone has labels.
 
+Where rows of a silo belong to many samples (:mod:`tdcd.core.shared_rows`), phi and scores go up once per distinct row,
+and residuals come down summed by rows. So do slopes, weighed, where a round is one local step of linear blocks: after a
+first step the loss of each sample is a function of its own, and what comes down as ``received`` is of samples.
+
 With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of its samples follow from, comes
 :class:`From` s; the clients of the other silos receive rows of that. Where slopes are encrypted
 (:mod:`tdcd.core.family.encrypted`), they receive all of it as ``sealed``; ``share``, ``masked`` and ``sums`` follow.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from tdcd.core.codecs.codec import Bounded, scores_codec
+from tdcd.core.codecs.codec import Bounded, is_identity, scores_codec
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 
 if TYPE_CHECKING:
@@ -70,9 +74,9 @@ FlowName = Literal[
     "products",
 ]
 """One flow on each link; ``evaluated`` is the hub's block whose scores are wanted, ``model`` the one of the end."""
-Carries = Literal["samples", "parameters", "products", "memory", "vector", "encrypted", "figures"]
-"""What a message has numbers of: of samples, of a block's parameters, of pairs of a silo's features, of a client's
-memory, a vector, ciphertexts; or figures, whose bytes do not count."""
+Carries = Literal["samples", "rows", "parameters", "products", "memory", "vector", "encrypted", "figures"]
+"""What a message has numbers of: of samples, of a client's distinct rows, of a block's parameters, of pairs of a silo's
+features, of a client's memory, a vector, ciphertexts; or figures, whose bytes do not count."""
 When = Literal["begun", "ended"]
 CertificateKind = Literal["", "witness", "model", "gradient"]
 """What certificates are of: nothing; a gap, proven by a witness or by the model itself; or any block's gradient."""
@@ -160,6 +164,11 @@ class Flow:
         return self.silos is None or silo in self.silos
 
 
+def is_of_rows(flow: Flow | None) -> bool:
+    """Whether there is a flow, and it is of clients' distinct rows."""
+    return flow is not None and flow.carries == "rows"
+
+
 class Widths(NamedTuple):
     """How many numbers a sample has."""
 
@@ -170,6 +179,10 @@ class Widths(NamedTuple):
     weighs: bool = False
     """Whether they also receive what a sample weighs."""
     certificate: CertificateKind = ""
+    shared: tuple[int, ...] = ()
+    """The silos whose clients have rows that belong to many samples."""
+    one_step: bool = False
+    """Whether a round is one local step of linear blocks, for which slopes of samples can be summed."""
 
 
 @dataclass(frozen=True)
@@ -296,8 +309,8 @@ def round_of(variant: "Variant", num_silos: int, widths: Widths) -> Round:
     received hub_to_client
     block client_to_hub
     """
-    training, evaluation = _training(variant, num_silos, widths), _evaluation(variant, widths)
-    certificate = tuple(_certificate(variant, widths)) if widths.certificate else ()
+    training, evaluation = _training(variant, num_silos, widths), _evaluation(variant, num_silos, widths)
+    certificate = tuple(_certificate(variant, num_silos, widths)) if widths.certificate else ()
     beginning = tuple(_beginning(variant, num_silos, widths))
     return Round(num_silos, tuple(training), tuple(evaluation), certificate, beginning=beginning)
 
@@ -319,7 +332,10 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
     if variant.carried is not None:
         yield Flow("memory", "hub_to_client", "memory", within="block")
     if num_silos > 1:
-        yield Flow("phi", "client_to_hub", width=widths.phi, codec=inside)
+        # A dither, and a silo that is dropped, are of samples.
+        is_of_rows = is_identity(inside) and not variant.dropout.rate
+        adds_up = is_of_rows and widths.one_step and knowledge.gives_slopes
+        yield from _inside(Flow("phi", "client_to_hub", width=widths.phi, codec=inside), num_silos, widths, is_of_rows)
         yield Flow("phi", "hub_to_hub", width=widths.phi, codec=variant.exchange, route=knowledge.route)
         scoring, others = _split(variant, num_silos)
         if others and variant.encrypted is not None:
@@ -331,11 +347,15 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
             if widths.weighs:
                 yield Flow("weights", "hub_to_hub", route=answer, within="slope")
         yield Flow("received", "hub_to_client", width=widths.phi, codec=inside, silos=scoring, when="ended")
+        summed = tuple(silo for silo in others if adds_up and silo in widths.shared)
+        others = tuple(silo for silo in others if silo not in summed)
+        down = Flow("received", "hub_to_client", codec=inside, when="ended")
         if others:
-            down = Flow("received", "hub_to_client", width=widths.statistic, codec=inside, silos=others, when="ended")
-            yield down
+            yield replace(down, width=widths.statistic, silos=others)
             if widths.weighs:
                 yield Flow("weights", "hub_to_client", silos=others, when="ended", within="received")
+        if summed:
+            yield replace(down, carries="rows", width=widths.phi, silos=summed)
     yield Flow("block", "client_to_hub", "parameters", codec=variant.block_exchange, when="ended")
     if variant.carried is not None:
         yield Flow("memory", "client_to_hub", "memory", when="ended", within="block")
@@ -355,10 +375,20 @@ def _encrypted(variant: "Variant", widths: Widths, scoring: tuple[int, ...], oth
     yield Flow("sums", "hub_to_hub", "encrypted", width, form, answer, silos=(label_silo,))
 
 
-def _evaluation(variant: "Variant", widths: Widths) -> Iterator[Flow]:
+def _inside(flow: Flow, num_silos: int, widths: Widths, is_of_rows: bool = True) -> Iterator[Flow]:
+    """A flow between clients and hubs: of samples or, where rows belong to many of them, of distinct rows."""
+    shared = widths.shared if is_of_rows else ()
+    others = tuple(silo for silo in range(num_silos) if silo not in shared)
+    if others:
+        yield replace(flow, silos=others) if shared else flow
+    if shared:
+        yield replace(flow, carries="rows", silos=shared)
+
+
+def _evaluation(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
     route, dropout = variant.knowledge.route, variant.dropout
     yield Flow("evaluated", "hub_to_client", "parameters")
-    yield Flow("scores", "client_to_hub", width=widths.phi)
+    yield from _inside(Flow("scores", "client_to_hub", width=widths.phi), num_silos, widths)
     yield Flow("scores", "hub_to_hub", width=widths.phi, codec=scores_codec(variant.exchange), route=route)
     if dropout.rate and dropout.intercept is not None:
         silo = (dropout.intercept,)
@@ -367,7 +397,7 @@ def _evaluation(variant: "Variant", widths: Widths) -> Iterator[Flow]:
         yield Flow("figures", "hub_to_hub", "figures", route=From(variant.knowledge.scored_at(0)))
 
 
-def _certificate(variant: "Variant", widths: Widths) -> Iterator[Flow]:
+def _certificate(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
     """In float64, but for sums in fixed point, and the gradients of other blocks than linear ones."""
     kind, route, codec = widths.certificate, variant.knowledge.route, scores_codec(variant.exchange)
     is_star, answer, exact = route != Everyone(), From(variant.knowledge.scored_at(0)), "float64"
@@ -378,12 +408,13 @@ def _certificate(variant: "Variant", widths: Widths) -> Iterator[Flow]:
     blocks = 2 if kind == "witness" else 1
     if kind != "gradient":
         yield Flow("witness", "hub_to_client", "parameters", blocks, dtype=exact)
-        yield Flow("witness_scores", "client_to_hub", width=blocks * widths.phi, dtype=exact)
+        up = Flow("witness_scores", "client_to_hub", width=blocks * widths.phi, dtype=exact)
+        yield from _inside(up, num_silos, widths)
         yield Flow("witness_scores", "hub_to_hub", width=blocks * widths.phi, codec=codec, route=route, dtype=exact)
     numbers = None if kind == "gradient" else exact
     if is_star:
         yield Flow("residual", "hub_to_hub", width=widths.phi, route=answer, dtype=numbers)
-    yield Flow("residual", "hub_to_client", width=widths.phi, dtype=numbers)
+    yield from _inside(Flow("residual", "hub_to_client", width=widths.phi, dtype=numbers), num_silos, widths)
     if kind == "gradient":
         yield Flow("certified", "hub_to_client", "parameters", within="residual")
     yield Flow("gradient", "client_to_hub", "parameters", dtype=_summed(variant) or numbers)

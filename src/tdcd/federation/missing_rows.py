@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.absent import Absent, Marks
 from tdcd.blocks.base import Block
+from tdcd.core.shared_rows import distinct
 from tdcd.federation.partition import Rows, aligned_empty
 from tdcd.federation.silos import Federation, Silo
 
@@ -107,7 +108,8 @@ def with_stand_ins(
         stand_ins = Absent.of(names, needed, terms.standin, block, lacks_rows=lacks_rows)
         chosen = [names.index(other) for other in stand_ins.silos]
         held_out = stood_in_for(test, index, labelled)[chosen].T
-        own = _marked(silo, stand_ins, (absent[chosen].T, held_out), (train[index], test[index]))
+        marks = absent[chosen].T, held_out
+        own = _marked(silo, stand_ins, marks, (train[index], test[index]))
         silos.append(replace(own, marks=Marks.of(names, index, stand_ins, labelled, _num_ones(silo))))
         marked.append(stand_ins.block(block))
     return replace(federation, silos=tuple(silos)), tuple(marked)
@@ -127,7 +129,19 @@ def _marked(silo: Silo, stand_ins: Absent, absent: Sequence[Presence], present: 
     columns = (*names, *stand_ins.columns(names), *silo.columns[known:])
     if preparation is not None and stand_ins:
         preparation = replace(preparation, absent=stand_ins)
-    return replace(silo, features=features[0], test_features=features[1], columns=columns, preparation=preparation)
+    shared = [
+        None if rows is None else distinct(rows, marks)
+        for rows, marks in zip((silo.shared, silo.test_shared), absent, strict=True)
+    ]
+    return replace(
+        silo,
+        features=features[0],
+        test_features=features[1],
+        columns=columns,
+        preparation=preparation,
+        shared=shared[0],
+        test_shared=shared[1],
+    )
 
 
 def _num_known(silo: Silo) -> int:

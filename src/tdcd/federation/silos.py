@@ -15,6 +15,7 @@ from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import Loss, Task
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Dtype, Settings
+from tdcd.core.shared_rows import SharedCounts
 from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
 from tdcd.federation.hosts import HostRows
@@ -67,6 +68,11 @@ class Silo:
     """Which held-out samples are in each client's table; dealt out evenly by default."""
     marks: Any = None
     """What its features say of silos that lack rows, if any do: a :class:`tdcd.blocks.absent.Marks`."""
+    shared: NDArray[np.int64] | None = None
+    """``[M]``: a number of each sample's row, where one belongs to many; samples of a client with the same number have
+    the same features."""
+    test_shared: NDArray[np.int64] | None = None
+    """``[m]``, of the held-out samples."""
     value_bytes: int | None = None
     """What a raw value takes up in its source; None if that is as much as a number."""
     former: FormerBlock | None = None
@@ -114,6 +120,14 @@ class Silo:
     def num_test_rows(self) -> int:
         """The held-out samples that the silo has."""
         return sum(len(rows) for rows in self.test_rows)
+
+    def shared_counts(self, num_samples: int, drawn: int) -> SharedCounts | None:
+        """Its clients' distinct rows, of training samples and in a round of ``drawn`` samples; None if each has one."""
+        if self.shared is None:
+            return None
+        train = [self.shared[rows] for rows in self.rows]
+        test = [] if self.test_shared is None else [self.test_shared[rows] for rows in self.test_rows]
+        return SharedCounts.of(train, test, num_samples, drawn)
 
     def owner(self) -> NDArray[np.int32]:
         """``[M]``: which client holds each sample; -1 where the silo lacks it."""

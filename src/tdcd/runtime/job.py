@@ -23,6 +23,7 @@ from tdcd.core.codecs.codec import WIRE_DTYPES, sent_up
 from tdcd.core.combine import Combine
 from tdcd.core.round import Round, Widths, round_of
 from tdcd.core.settings import Settings
+from tdcd.core.shared_rows import is_one_step
 from tdcd.core.timing import HubTiming, followed
 from tdcd.core.trees import leaves_of
 from tdcd.core.variant import Variant
@@ -194,6 +195,16 @@ class Job:
         return self.config.data.samples == "all"
 
     @cached_property
+    def keyed(self) -> tuple[int, ...]:
+        """The silos whose rows belong to many samples."""
+        return tuple(index for index, silo in enumerate(self.config.silos) if silo.key is not None)
+
+    @cached_property
+    def is_one_step(self) -> bool:
+        """Whether a round is one local step of linear blocks."""
+        return is_one_step(self.settings, self.combine, are_linear=self.are_linear)
+
+    @cached_property
     def hubs(self) -> tuple[str, ...]:
         """All hubs, in silo order."""
         return tuple(hub_of(silo.name) for silo in self.config.silos)
@@ -209,7 +220,9 @@ class Job:
         """What parties send each other; how wide it is, is known when the samples are."""
         # So is whether there is anything to prove; who is sent what is known now.
         kind = certificate.kind_of(self.variant, self.settings, self.combine, self.are_linear, 0)
-        return round_of(self.variant, len(self.hubs), Widths(1, 1, certificate=kind))
+        return round_of(
+            self.variant, len(self.hubs), Widths(1, 1, certificate=kind, shared=self.keyed, one_step=self.is_one_step)
+        )
 
     @cached_property
     def are_linear(self) -> bool:

@@ -20,6 +20,7 @@ from tdcd.core.family.scaled import mean_products, products
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import CertificateKind, Round, Widths, round_of
 from tdcd.core.settings import Settings
+from tdcd.core.shared_rows import is_one_step
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
@@ -168,7 +169,9 @@ class Simulation:
     def round_of(self, variant: Variant) -> Round:
         """What rounds and evaluations of a member of the family send here."""
         statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
-        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant))
+        shared = tuple(index for index, silo in enumerate(self.federation.silos) if silo.shared is not None)
+        one_step = is_one_step(self.settings, self.objective.combine, are_linear=self._are_linear)
+        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant), shared, one_step)
         return round_of(variant, self.federation.num_silos, widths)
 
     @property
@@ -179,9 +182,12 @@ class Simulation:
     def _certificate_kind(self, variant: Variant) -> CertificateKind:
         if self.hosts is not None:
             return ""
-        are_linear = all(type(block) is Linear for block in self.blocks)
         num_scores = self.num_samples * self.phi_width
-        return certificate.kind_of(variant, self.settings, self.objective.combine, are_linear, num_scores)
+        return certificate.kind_of(variant, self.settings, self.objective.combine, self._are_linear, num_scores)
+
+    @property
+    def _are_linear(self) -> bool:
+        return all(type(block) is Linear for block in self.blocks)
 
     @property
     def tables(self) -> list[Any]:

@@ -399,9 +399,23 @@ def _silo(
     columns = preparation.columns + ("bias",) * bias
     called, reading = section.client_names, Columns.of(config, section).reading
     held = Silo(section.name, features[0], rows, columns, None, called, preparation, section.id, reading)
+    held = replace(held, shared=_shared(parts, kinds[0]))
     if held_out.any():
-        held = replace(held, test_features=features[1], test_rows=kinds[1].rows)
+        test_shared = _shared(parts, kinds[1])
+        held = replace(held, test_features=features[1], test_rows=kinds[1].rows, test_shared=test_shared)
     return held, preparation
+
+
+def _shared(parts: Sequence[RawRows], wanted: SampleSet) -> NDArray[np.int64] | None:
+    """``[total]``: a number of each sample's row, where one belongs to many samples; None if each has its own."""
+    shared, before = np.full(wanted.total, -1, np.int64), 0
+    for part, number in zip(parts, wanted.numbers, strict=True):
+        if part.shared is None:
+            return None
+        known = number >= 0
+        shared[number[known]] = before + part.shared[known]
+        before += int(part.shared.max(initial=-1)) + 1
+    return shared
 
 
 def _rows(config: Config, index: int, numbers: Sequence[NDArray[np.int64]], labels: NDArray[Any]) -> Rows:
@@ -444,14 +458,20 @@ def _to_json(rows: RawRows) -> dict[str, Any]:
         "ids": list(rows.ids),
         "labels": labels.tolist() if isinstance(labels, np.ndarray) else labels,
         "weights": None if weights is None else weights.tolist(),
+        "shared": None if rows.shared is None else rows.shared.tolist(),
     }
 
 
 def _from_json(value: Mapping[str, Any]) -> RawRows:
     """What :func:`_to_json` gave."""
-    labels, weights = value["labels"], value["weights"]
+    labels, weights, shared = value["labels"], value["weights"], value["shared"]
     if labels is not None and not any(isinstance(label, str) for label in labels):
         labels = np.array(labels, np.float64)
     return RawRows(
-        value["source"], value["ids"], {}, labels, weights=None if weights is None else np.array(weights, np.float64)
+        value["source"],
+        value["ids"],
+        {},
+        labels,
+        weights=None if weights is None else np.array(weights, np.float64),
+        shared=None if shared is None else np.array(shared, np.int64),
     )

@@ -14,7 +14,7 @@ from tdcd.tables.aggregation import KindsDiffer, aggregated
 from tdcd.tables.cells import LARGEST, CellKind, as_amounts, as_numbers, as_texts
 from tdcd.tables.diagnosis import diagnose
 from tdcd.tables.dialect import Dialect
-from tdcd.tables.errors import TableError
+from tdcd.tables.errors import TableError, caution
 from tdcd.tables.rows import KEY_ADVICE, Category, Column, Columns, RawRows, spelt_otherwise
 from tdcd.tables.source import CHUNK_ROWS, Source, open_table
 
@@ -70,12 +70,15 @@ def _linked(table: Source, columns: Columns) -> RawRows:
     # A blank key, -1, finds the last entry.
     row = np.array([*(places.get(level, -1) for level in levels), -1], np.int64)[keys.codes]
     linked = np.flatnonzero(row >= 0)
+    unknown = [level for level in levels if level not in places]
+    hint = spelt_otherwise(rows.ids, rows.source, unknown, samples.source)
+    if hint and len(linked):
+        caution(f"column '{columns.key}': {hint}")
     if not len(linked):
-        hint = spelt_otherwise(rows.ids, rows.source, levels, samples.source)
         problem = f"{samples.source}: no sample has a '{columns.key}' that is in {rows.source}"
         raise TableError([f"{problem}: {hint or 'check that both mean the same'}"])
     joined, own = rows.take(row[linked]), samples.take(linked)
-    return replace(joined, ids=own.ids, labels=own.labels, weights=own.weights)
+    return replace(joined, ids=own.ids, labels=own.labels, weights=own.weights, shared=row[linked])
 
 
 def _samples_of(columns: Columns) -> RawRows:

@@ -70,6 +70,8 @@ class RawRows:
     """The columns of the file that only count its rows: 0, 1, 2, ... or 1, 2, 3, ..."""
     weights: NDArray[np.float64] | None = None
     """``[n]``, of at least 0: how much each row counts, where the table says so."""
+    shared: NDArray[np.int64] | None = None
+    """``[n]``: which row of its table each is, where one belongs to many samples."""
     label_epsilon: float | None = None
     """The labels come from a table that says that they were randomised with this epsilon."""
 
@@ -95,6 +97,7 @@ class RawRows:
             features={name: taken(column) for name, column in self.features.items()},
             labels=None if self.labels is None else taken(self.labels),
             weights=None if self.weights is None else taken(self.weights),
+            shared=None if self.shared is None else taken(self.shared),
         )
 
 

@@ -681,8 +681,9 @@ def ledger_of(
     federation = simulation.federation
     clients = [silo.num_clients for silo in federation.silos]
     scored = simulation.num_samples + (0 if federation.test_labels is None else len(federation.test_labels))
+    drawn = settings.num_exchanged, settings.effective_batch_size(simulation.num_samples)
     sizes = Sizes(
-        (settings.num_exchanged, settings.effective_batch_size(simulation.num_samples)),
+        drawn,
         scored,
         settings.dtype,
         count_parameters(hub_blocks),
@@ -692,6 +693,7 @@ def ledger_of(
         []
         if federation.is_complete
         else [(silo.num_rows, silo.num_rows + silo.num_test_rows) for silo in federation.silos],
+        [silo.shared_counts(simulation.num_samples, drawn[0] * drawn[1]) for silo in federation.silos],
     )
     ledger = Ledger.of(
         simulation.round_of(variant),

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tdcd.core.knowledge import Knowledge, Known
-from tdcd.core.lazy import Array
+from tdcd.core.lazy import Array, jax, jnp, library_of
 from tdcd.core.objective import Objective
 from tdcd.core.round import Route, To
 
@@ -66,6 +66,20 @@ class LabelsAt(Knowledge):
     def needs_phi_start(self, silo: int) -> bool:
         """The statistic is of that phi."""
         return silo != self.silo
+
+    @property
+    def gives_slopes(self) -> bool:
+        """The statistic is one that they follow from."""
+        return True
+
+    def start_slopes(self, received: Array, outputs: int, objective: Objective) -> Array:
+        """Those of :attr:`tdcd.core.losses.Loss.change` where nothing has changed."""
+        library = library_of(received)
+        nothing = library.zeros((*received.shape[:-1], outputs), received.dtype)
+        if objective.is_written_out:
+            return objective.change_slopes(received, nothing)
+        slopes: Array = jax.grad(lambda change: jnp.sum(objective.change(received, change)))(nothing)
+        return slopes
 
     def received(self, silo: int, own: Array, others: Array, labels: Array, objective: Objective) -> Array:
         """The others' phi for the silo with labels; for the others the statistic of every row."""

@@ -1,5 +1,6 @@
 """What a client computes: the functions of :mod:`tdcd.core.algorithm` on its own rows, in NumPy or compiled."""
 
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
@@ -14,11 +15,12 @@ from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core import algorithm, certificate
 from tdcd.core.codecs.codec import TO_HUB, seed_words
-from tdcd.core.knowledge import Known
+from tdcd.core.knowledge import Known, SlopesAlone
 from tdcd.core.lazy import Array, compiled
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import Remaining, row_weights
 from tdcd.core.settings import Settings, draws_of
+from tdcd.core.shared_rows import Index, is_sent_whole
 from tdcd.core.variant import Variant
 from tdcd.federation.placement import Padding
 from tdcd.runtime.compute.encryption import SlopeSums
@@ -53,11 +55,17 @@ class ClientCompute:
         silo_rows: int = 0,
         marks: Marks | None = None,
         lacking: NDArray[np.bool_] | None = None,
+        index: Index | None = None,
+        sends_rows: bool = False,
+        gets_slopes: bool = False,
     ) -> None:
         """Take the training rows.
 
         Args:
-            features: ``[n_k, ...]``.
+            features: ``[n_k, ...]``, or ``[R, ...]`` with an ``index``.
+            index: ``[n_k]``, which row of ``features`` each sample has, where rows belong to many samples.
+            sends_rows: whether phi of all rows is sent, if they are fewer than the samples of a round.
+            gets_slopes: whether it receives slopes that are weighed, and summed by rows where it sends all of them.
             weights: ``[n_k]``, what each row weighs; all the same by default.
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
@@ -72,7 +80,8 @@ class ClientCompute:
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
         self._variant, self._silo, self.client = variant or Variant(), silo, client
-        width, is_scored_here = objective.phi_width(num_outputs), self._variant.knowledge.scored_at(silo) == silo
+        width = objective.phi_width(num_outputs)
+        is_scored_here = gets_slopes or self._variant.knowledge.scored_at(silo) == silo
         self.width_received = width if is_scored_here else objective.statistic_width(num_outputs)
         shape = (settings.num_exchanged, self.batch_size, width)
         self.links = Links(self._variant, settings, silo, shape)
@@ -82,6 +91,9 @@ class ClientCompute:
         self._row_of[samples] = np.arange(len(samples), dtype=np.int32)
         self._padding = Padding(len(samples), num_samples, self.batch_size)
         self._features = np.asarray(features, settings.dtype)
+        self._index, self.num_sent = index, len(features)
+        drawn = settings.num_exchanged * self.batch_size
+        self._sends_whole = sends_rows and is_sent_whole(self.num_sent, self.num_rows, num_samples, drawn)
         self._labels = np.asarray(labels, objective.label_dtype(settings.dtype))
         self._weights = None if weights is None else np.asarray(weights, settings.dtype)
         row_bytes = self._features[:1].nbytes * self._padding.usual
@@ -94,10 +106,13 @@ class ClientCompute:
         self._step_size = np.asarray(np.asarray(settings.step_size, settings.dtype) * timing.period(silo))
         self._held = np.asarray(len(samples), settings.dtype)
         self._seeded = (seed_words(settings.seed), client)
+        self.gets_sums = gets_slopes and self._sends_whole
+        """Whether it receives slopes of all its distinct rows, summed over the samples of a round."""
+        self._needs_start = not gets_slopes and self._variant.knowledge.needs_phi_start(silo)
         self._local = LocalSteps(
             block,
             objective,
-            self._variant,
+            replace(self._variant, knowledge=SlopesAlone()) if gets_slopes else self._variant,
             silo,
             settings.local_steps,
             settings.dtype,
@@ -122,7 +137,8 @@ class ClientCompute:
         ends = counts.sum(axis=1).cumsum().tolist()
         of_rounds = [slice(*bounds) for bounds in pairwise([0, *ends])]
         # NumPy gathers faster than a compiled program does.
-        features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
+        own = padded if self._index is None else self._index.take(padded)
+        features, labels = self._features.take(own, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)
         weights = nothing if self._weights is None else self._weights.take(padded)
         rules = self._rule(Remaining(self.silo_rows, self.batch_size), counts, width)
@@ -178,27 +194,40 @@ class ClientCompute:
         weights = None if rows.weights is None else rows.weights.ravel()[source]
         return ClientRows(places, features, labels, counts, rows.samples[kept], weights, left)
 
+    def _whole(self, rows: ClientRows) -> ClientRows:
+        """All distinct rows in place of those of the minibatches, one or several times each."""
+        assert rows.rule is not None
+        places, sizes = np.arange(self.num_sent), (len(rows.counts), self.num_sent)
+        rule = np.broadcast_to(rows.rule[:, :1], sizes)
+        nothing = np.zeros(sizes, self._labels.dtype)
+        counts = np.full(len(sizes[:1]), self.num_sent, np.int32)
+        return ClientRows(places, self._features[None], nothing, counts, rows.samples, rule=rule)
+
     def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
         """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
         return self._phi(block, flat(rows.features)).take(rows.places, axis=0)
 
     def phi_sent(self, block: Tree, round_index: int) -> Arrays:
-        """Phi of its rows of a round's minibatches, as the hub is sent it."""
+        """Phi of its rows of a round's minibatches, as the hub is sent it; or of all its distinct rows."""
         rows = self.rows(round_index)
+        if self._sends_whole:
+            return {"phi": self._phi(block, self._features)}
         phi = self.phi(block, rows)
         sent = phi if rows.kept is None else np.where(rows.kept[:, None], phi, 0)
         return self.links.encode_rows(round_index, TO_HUB, rows.samples, sent)
 
     def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
-        """``[rows, C]``: the phi of all training rows, or of other rows."""
+        """``[rows, C]``: the phi of all distinct training rows, or of other rows."""
         return self._phi(block, self._features if features is None else np.asarray(features, self.settings.dtype))
 
     def witness_scores(self, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``[n_k, k C]``: the scores of all training rows by each of these linear blocks ``[k, D, C]``, in float64."""
+        """``[R, k C]``: the scores of all distinct training rows by each of these linear blocks ``[k, D, C]``, in
+        float64.
+        """
         return certificate.scores_of(self._features, blocks)
 
     def gradient(self, residual: NDArray[Any], block: Tree = None) -> Tree:
-        """The gradient of all training rows' losses, from their residuals ``[n_k, C]``; by a linear block if none is
+        """The gradient of all training rows' losses, from their residuals ``[R, C]``; by a linear block if none is
         given.
         """
         if block is None:
@@ -208,10 +237,11 @@ class ClientCompute:
 
     def spread_features(self) -> NDArray[Any]:
         """The features of all training rows as they are in training: with marks of silos that are dropped."""
+        features = self._features if self._index is None else self._features[self._index]
         if self._marks is None or self._lacking is None:
-            return self._features
+            return features
         kept = self._variant.dropout.drawn_once(self._marks.silos, self._samples, self.num_samples)
-        return np.asarray(self._marks.of_round(self._features, self._lacking | ~kept))
+        return np.asarray(self._marks.of_round(features, self._lacking | ~kept))
 
     @cached_property
     def largest_feature(self) -> float:
@@ -250,7 +280,8 @@ class ClientCompute:
             weights: ``[n]``, what its hub says that each row weighs, if the client does not know it itself.
         """
         if remaining is not None:
-            rows, received = remaining.rows, received[remaining.mask]
+            # What is summed by rows has nothing of absent samples.
+            rows, received = remaining.rows, received if self.gets_sums else received[remaining.mask]
             weights = None if weights is None else weights[remaining.mask]
             sizes = np.maximum(remaining.left.sizes, 1).astype(self.settings.dtype)
             left = remaining.left._replace(sizes=sizes)
@@ -258,7 +289,9 @@ class ClientCompute:
         if weights is not None:
             padded = pad(rows, weights[:, None])[..., 0]
             rows = rows._replace(weights=padded if rows.weights is None else padded * rows.weights)
-        start = self.phi(block, rows) if self._variant.knowledge.needs_phi_start(self._silo) else None
+        if self.gets_sums:
+            rows = self._whole(rows)
+        start = self.phi(block, rows) if self._needs_start else None
         known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
         iteration = round_index * self.settings.local_steps
         return self._local.take(block, rows, known, self._step_size, iteration, memory, client=self._seeded)

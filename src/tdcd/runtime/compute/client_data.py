@@ -13,6 +13,7 @@ from safetensors.numpy import load, save
 
 from tdcd.config.resolve import Plan
 from tdcd.core.settings import Dtype
+from tdcd.core.shared_rows import Index, distinct
 from tdcd.federation import client_of
 from tdcd.records.files import digest_of
 from tdcd.records.model_file import read_metadata
@@ -57,6 +58,8 @@ class ClientData:
             arrays["held_out"] = self.held_out
         if self.weights is not None:
             arrays["weights"] = self.weights
+        if self.table is not None and self.table.shared is not None:
+            arrays["shared"] = self.table.shared
         for name, column in () if self.table is None else self.table.features.items():
             words.append([name, column.levels if isinstance(column, Category) else None])
             arrays[f"column {name}"] = column.codes if isinstance(column, Category) else column
@@ -69,14 +72,21 @@ class ClientData:
 
     def prepared(
         self, preparation: Preparation, bias: bool, dtype: Dtype, absent: NDArray[np.bool_] | None = None
-    ) -> NDArray[Any]:
+    ) -> tuple[NDArray[Any], Index | None]:
         """The table as features, with a column of ones at the end if the silo carries the bias.
+
+        Where rows belong to many samples, the features are those of the distinct ones, and which each sample has.
 
         Args:
             absent: ``[n, S]``: for which of the silos that there are stand-ins for each row needs them.
         """
         assert self.table is not None
-        return preparation.apply(self.table, dtype, int(bias), absent)
+        if self.table.shared is None:
+            return preparation.apply(self.table, dtype, int(bias), absent), None
+        index = distinct(self.table.shared, absent)
+        _, first = np.unique(index, return_index=True)
+        marks = None if absent is None else absent[first]
+        return preparation.apply(self.table.take(first), dtype, int(bias), marks), index
 
     def save(self, path: Path) -> None:
         """Write ready arrays to a safetensors file, which ``tdcd client --data`` reads."""

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,9 @@ from tdcd.core.family.scaled import mean_products
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.lazy import compiled
 from tdcd.core.objective import Objective, Tree
-from tdcd.core.round import Flow, FlowName, Widths, round_of
+from tdcd.core.round import Flow, FlowName, Widths, is_of_rows, round_of
 from tdcd.core.settings import draws_of
+from tdcd.core.shared_rows import SharedCounts, SharedRows, is_sent_whole
 from tdcd.core.traits import stated
 from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
 from tdcd.core.update import HubUpdate
@@ -45,6 +47,8 @@ class Holdings(NamedTuple):
     """Per client: where its samples are."""
     slots: NDArray[np.int64]
     """``[1, E * B]``: where each sample is if the clients' rows follow one another; last those that no client has."""
+    rows: list[NDArray[np.int64]]
+    """Per client: which of its distinct rows its samples have; empty where no client sends phi of all of them."""
 
 
 def mask_of(size: int, is_absent: Sequence[bool], places: Sequence[NDArray[np.int64]]) -> NDArray[np.uint8]:
@@ -111,7 +115,7 @@ class HubCompute:
         self.certificate_kind = certificate.kind_of(
             self.variant, self.settings, self.objective.combine, job.are_linear, num_scores
         )
-        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind)
+        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind, job.keyed, job.is_one_step)
         self.round = round_of(job.variant, len(job.hubs), widths)
         self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
@@ -132,6 +136,7 @@ class HubCompute:
         self.num_clients = len(sample_index.rows)
         self._places = [sample_index.places(client) for client in range(self.num_clients)]
         self._held = np.array([int((train >= 0).sum()) for train, _ in self._places])
+        self._take_shared(job)
         self._model, self._num_features = job.block(silo, absent), feature_shape[-1]
         started = start_block(
             self._model,
@@ -172,6 +177,39 @@ class HubCompute:
         self._shares = lru_cache(maxsize=2)(self._shares_of)
         self.sends = lru_cache(maxsize=2)(partial(job.sends, silo))
         """The rounds whose phi the silo sends in this one; asked for with every answer."""
+
+    def _take_shared(self, job: Job) -> None:
+        """Take which distinct row of its client each sample has, where rows belong to many samples."""
+        self._shared: list[tuple[SharedRows, SharedRows]] = []
+        self.shared: SharedCounts | None = None
+        """How many distinct rows its clients have, where rows belong to many samples."""
+        self._row_of = np.zeros(0, np.int64)
+        self._adds_up = is_of_rows(self.round.flow("received", "hub_to_client", self.silo))
+        self._whole = [0] * self.num_clients
+        """By client: how many rows it sends phi of in every round; 0 if that is of the round's samples."""
+        self._num_sent = [[int((numbers >= 0).sum()) for numbers in places] for places in self._places]
+        """By client: how many distinct training rows it has, and held-out ones."""
+        if self.silo not in job.keyed:
+            return
+        total, drawn = self.sample_index.num_samples, self.num_exchanged * self.batch_size
+        indices = self.sample_index.shared_rows(job.config, self.silo, job.block(self.silo))
+        self._shared = [(SharedRows.of(train), SharedRows.of(test)) for train, test in indices]
+        self.shared = SharedCounts.of([own for own, _ in indices], [own for _, own in indices], total, drawn)
+        self._row_of = np.zeros(total, np.int64)
+        for place, (train, _) in zip(self.train_places, self._shared, strict=True):
+            self._row_of[place] = train.index
+        self._num_sent = [[len(train), len(test)] for train, test in self._shared]
+        if is_of_rows(self.round.flow("phi", "client_to_hub", self.silo)):
+            each = [(train, held) for (train, _), held in zip(self._num_sent, self._held.tolist(), strict=True)]
+            self._whole = [own if is_sent_whole(own, held, total, drawn) else 0 for own, held in each]
+
+    def of_samples(self, client: int, values: NDArray[Any], *, held_out: bool = False) -> NDArray[Any]:
+        """``[n, ...]``: what a client sent of its training rows, or of its held-out ones, for each of its samples."""
+        return values[self._shared[client][held_out].index] if self._shared else values
+
+    def by_rows(self, client: int, values: NDArray[Any]) -> NDArray[Any]:
+        """What is for each of a client's training samples, ``[n, C]``, summed by its rows."""
+        return self._shared[client][0].summed(values) if self._shared else values
 
     def _layouts(self) -> dict[tuple[FlowName, int], PartLayout]:
         sizes = {name: (size,) for name, size in self._num_scored.items()}
@@ -227,7 +265,9 @@ class HubCompute:
             return {
                 f"{sent}.{name}": array
                 for sent in self.sends(round_index)
-                for name, array in self.links.rows_layout(len(self.holdings(sent).places[client])).items()
+                for name, array in self.links.rows_layout(
+                    self._whole[client] or len(self.holdings(sent).places[client])
+                ).items()
             }
         if flow == "block":
             return self._sent_after_steps
@@ -236,10 +276,10 @@ class HubCompute:
             return self.encrypted.layout(flow, self.silo)
         if flow == "witness_scores":
             width = (2 if self.certificate_kind == "witness" else 1) * self.phi_width
-            return {flow: ("float64", (self.rows_of(client, held_out=False), width))}
+            return {flow: ("float64", (self._num_sent[client][False], width))}
         if flow == "gradient":
             return self.gradient_layout
-        rows = {"train": self.rows_of(client, held_out=False), "test": self.rows_of(client, held_out=True)}
+        rows = dict(zip(("train", "test"), self._num_sent[client], strict=True))
         shapes = {name: (count, self.phi_width) for name, count in rows.items() if count or name == "train"}
         return {name: (self.settings.dtype, shape) for name, shape in shapes.items()}
 
@@ -286,7 +326,10 @@ class HubCompute:
         counts = [np.bincount(clients, minlength=self.num_clients)[: self.num_clients] for clients in holders]
         bounds = np.cumsum(counts, axis=1).tolist()
         places = [[order[a:b] for a, b in pairwise([0, *ends])] for order, ends in zip(orders, bounds, strict=True)]
-        return [Holdings(its, slots[index : index + 1]) for index, its in enumerate(places)]
+        rows: list[list[NDArray[np.int64]]] = [[] for _ in places]
+        if any(self._whole):
+            rows = [[self._row_of[drawn[its]] for its in own] for drawn, own in zip(ids, places, strict=True)]
+        return [Holdings(own, slots[place : place + 1], rows[place]) for place, own in enumerate(places)]
 
     def phi_part(self, round_index: int, answers: Sequence[Arrays | None]) -> Arrays:
         """The silo's part of a round's exchange (line 11), from what each client sent.
@@ -299,8 +342,10 @@ class HubCompute:
         rows = [
             self._zeros(len(place))
             if answer is None
+            else answer[f"{round_index}.phi"].take(holdings.rows[client], axis=0)
+            if self._whole[client]
             else self.links.decode_rows(round_index, TO_HUB, place, answer, f"{round_index}.")
-            for answer, place in zip(answers, holdings.places, strict=True)
+            for client, (answer, place) in enumerate(zip(answers, holdings.places, strict=True))
         ]
         lacking = holdings.slots.size - sum(map(len, rows))
         rows += [self._zeros(lacking)] if lacking else []
@@ -396,6 +441,8 @@ class HubCompute:
         if not are_finite([passed]):
             return []
         weights = None if self._has_labels else parts[0].get("weights")
+        if self._adds_up:
+            passed, weights = self._start_slopes(passed, weights), None
         absent = absent_in(parts)
         left = self.left(round_index, absent, without) if absent is not None or without else []
         rows: Any = passed.reshape(1, -1, passed.shape[-1])
@@ -403,11 +450,21 @@ class HubCompute:
         for client, place in enumerate(self.holdings(round_index).places):
             its: Any = place[None]
             projected = np.asarray(algorithm.project(rows, its)[0])
+            if self._adds_up and self._whole[client]:
+                shared = replace(self._shared[client][0], index=self.holdings(round_index).rows[client])
+                projected = shared.summed(projected)
             own = dict(self.links.encode_rows(round_index, TO_CLIENTS, place, projected))
             if weights is not None:
                 own["weights"] = weights.ravel()[place]
             sent.append({**own, **left[client]} if left else own)
         return sent
+
+    def _start_slopes(self, received: NDArray[Any], weights: NDArray[Any] | None) -> NDArray[Any]:
+        """The slopes of samples at the round's start, times what the samples weigh."""
+        knowledge, objective, given = self.variant.knowledge, self.objective, cast("Any", received)
+        with nullcontext() if objective.is_written_out else precision(self.settings.dtype):
+            slopes = np.asarray(knowledge.start_slopes(given, self.phi_width, objective))
+        return slopes if weights is None else weights[..., None] * slopes
 
     def left(
         self, round_index: int, absent: NDArray[np.bool_] | None, without: Collection[int]
@@ -498,8 +555,9 @@ class HubCompute:
             total = self._num_scored[name]
             # Of samples that the silo lacks, phi is zero.
             scores = np.zeros((total, self.phi_width), self.settings.dtype)
-            for answer, place in zip(answers, places, strict=True):
-                scores[place] = self._rows(answer, name, len(place))
+            for client, (answer, place) in enumerate(zip(answers, places, strict=True)):
+                own = self._rows(answer, name, self._num_sent[client][held_out])
+                scores[place] = self.of_samples(client, own, held_out=held_out)
             part[name] = self.links.scores_part(name, round_index, scores)
             masks[f"{name}_absent"] = mask_of(total, [answer is None for answer in answers], places)
         part |= {name: mask for name, mask in masks.items() if mask.any()}

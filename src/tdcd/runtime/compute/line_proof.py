@@ -61,9 +61,9 @@ class LineProof:
         """The silo's scores of all training samples, as hubs send them; zero for clients without an answer."""
         compute = self._compute
         scores = np.zeros((compute.sample_index.num_samples, len(self._blocks) * compute.phi_width))
-        for answer, place in zip(answers, compute.train_places, strict=True):
+        for client, (answer, place) in enumerate(zip(answers, compute.train_places, strict=True)):
             if answer is not None:
-                scores[place] = answer["witness_scores"]
+                scores[place] = compute.of_samples(client, answer["witness_scores"])
         return compute.links.exact_part(self._round, scores)
 
     @np.errstate(all="ignore")
@@ -82,7 +82,9 @@ class LineProof:
         """What each client is sent of the residuals; with the block, where it is not linear."""
         is_linear = self._compute.certificate_kind != "gradient"
         block = {} if is_linear else {f"{BLOCK}{name}": leaf for name, leaf in named_leaves(self._block).items()}
-        return [{"residual": residual[place], **block} for place in self._compute.train_places]
+        places = self._compute.train_places
+        own = [self._compute.by_rows(client, residual[place]) for client, place in enumerate(places)]
+        return [{"residual": summed, **block} for summed in own]
 
     @np.errstate(all="ignore")
     def side(self, answers: Sequence[Arrays]) -> SiloSide:

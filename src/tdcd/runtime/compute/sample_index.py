@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import Block
-from tdcd.blocks.absent import Absent
+from tdcd.blocks.absent import Absent, Marks
 from tdcd.config import Config
 from tdcd.config.losses import chosen_loss, label_unit, named_loss
 from tdcd.core.losses import Loss, Task, fitting, outputs_of
+from tdcd.core.shared_rows import Index, distinct
 from tdcd.data.table import holdout_mask
 from tdcd.federation import hub_of
 from tdcd.federation.missing_rows import Presence, trained_for
@@ -56,9 +57,11 @@ class Enrolment:
     """Its key for masks."""
     weights: NDArray[np.float64] | None = None
     """How much each row counts, where the data says so."""
+    shared: NDArray[np.int64] | None = None
+    """A number of each sample's row, where one belongs to many samples."""
 
     @classmethod
-    def read(cls, message: Enrol, *, has_labels: bool = True) -> "Enrolment":
+    def read(cls, message: Enrol, *, has_labels: bool = True, is_keyed: bool = False) -> "Enrolment":
         """Check that labels, if the silo has them, and masks are as many as the ids."""
         ids, labels, names = message.ids, message.labels, message.label_names
         if len(set(ids)) != len(ids):
@@ -80,9 +83,13 @@ class Enrolment:
         weights = None if message.weights is None else take(message.weights, "weights", np.float64, [len(ids)])
         if weights is not None and (not has_labels or (weights < 0).any()):
             raise RejectedMessage("'weights' go with labels, and are at least 0")
-        return cls(
-            SampleIds.of(ids), numbers, held_out, message.target, message.is_table, message.rows, message.card, weights
-        )
+        shared = None if message.shared is None else take(message.shared, "shared", np.int64, [len(ids)])
+        if shared is not None and not (is_keyed and message.is_table):
+            raise RejectedMessage("'shared' goes with tables whose rows have a key")
+        if shared is not None and len(shared) and not 0 <= shared.min() <= shared.max() < len(ids):
+            raise RejectedMessage("'shared' must be numbers of rows, fewer than there are ids")
+        about = message.target, message.is_table, message.rows, message.card
+        return cls(SampleIds.of(ids), numbers, held_out, *about, weights, shared)
 
     def is_same(self, other: "Enrolment") -> bool:
         """Whether another enrolment has the same rows."""
@@ -164,6 +171,8 @@ class SampleIndex:
     """What the silo knows of the list of all samples, where silos lack some of them."""
     own: Labelled | None = None
     """The labels of its samples as its clients have them, where the other silos know of others."""
+    shared: Sequence[NDArray[np.int64] | None] = ()
+    """Per client: a number of each of its samples' rows, where one belongs to many samples; () if none does."""
     present: Presence | None = None
     """``[N, total]``: which silos have which samples, at a hub with labels where silos lack some."""
 
@@ -178,8 +187,7 @@ class SampleIndex:
         """
         if self.listed is None:
             return Absent(), np.zeros((len(self.ids), 0), bool)
-        names, holder = config.silo_names, config.federation.labels
-        labelled = [index for index, name in enumerate(names) if holder in (None, name)]
+        names, labelled = config.silo_names, _labelled(config)
         marks = np.zeros((len(names), len(self.ids)), bool)
         marks[:, self.listed.numbers] = self.listed.stood_in_for(names, silo, labelled)
         lacks_rows = bool((self.owner < 0).any())
@@ -189,6 +197,23 @@ class SampleIndex:
             marks[:, self.listed.numbers] = self.listed.lacking(names, silo)
         absent = Absent.of(names, needed, config.data.standin, block, lacks_rows=lacks_rows)
         return absent if absent else Absent(), marks[[names.index(name) for name in absent.silos]].T
+
+    def shared_rows(self, config: Config, silo: int, block: Block) -> list[tuple[Index, Index]]:
+        """Per client: which distinct row each of its training samples has, and each of its held-out ones; () if every
+        sample has a row of its own.
+        """
+        if not self.shared:
+            return []
+        absent, marks = self.absent(config, silo, block)
+        if absent.silos and config.train.silo_dropout:
+            # Distinct rows are those of evaluations, in which no silo is dropped.
+            marks = Marks.of(config.silo_names, silo, absent, _labelled(config), 0).stood_in_for(marks)
+        indices = []
+        for rows, shared in zip(self.rows, self.shared, strict=True):
+            index = np.arange(len(rows)) if shared is None else distinct(shared, marks[rows])
+            held_out = self.held_out[rows]
+            indices.append((index[~held_out], index[held_out]))
+        return indices
 
     @property
     def test_ids(self) -> list[str]:
@@ -294,6 +319,12 @@ class Meaning:
         return Outputs(name, outputs_of(loss, [self.labels]))
 
 
+def _labelled(config: Config) -> list[int]:
+    """The silos that have labels."""
+    holder = config.federation.labels
+    return [index for index, name in enumerate(config.silo_names) if holder in (None, name)]
+
+
 def build_index(enrolments: Mapping[str, Enrolment], config: Config, listed: SampleList | None = None) -> SampleIndex:
     """Order the samples of a silo's clients, refuse an id that two of them hold, and settle what the labels mean.
 
@@ -327,7 +358,13 @@ def build_index(enrolments: Mapping[str, Enrolment], config: Config, listed: Sam
         )
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return SampleIndex(ids, holder[order], np.split(rank, bounds), held_out, meaning)
+    rows = np.split(rank, bounds)
+    return SampleIndex(ids, holder[order], rows, held_out, meaning, shared=_shared(enrolled))
+
+
+def _shared(enrolments: Sequence[Enrolment]) -> list[NDArray[np.int64] | None]:
+    shared = [enrolment.shared for enrolment in enrolments]
+    return [] if all(numbers is None for numbers in shared) else shared
 
 
 def _listed(
@@ -360,7 +397,10 @@ def _listed(
         own = Labelled(listed.numbers, _values([enrolment.labels for enrolment in enrolments.values()])[order], weights)
     # Known only with all labels, where they are stratified; without labels here it follows from the number of samples.
     held_out = _held_out(listed.total, None, config) if own is None else np.zeros(listed.total, bool)
-    index = SampleIndex(names, owner, [numbers[places] for places in rows], held_out, None, listed=listed, own=own)
+    shared = _shared([*enrolments.values()])
+    index = SampleIndex(
+        names, owner, [numbers[places] for places in rows], held_out, None, listed=listed, own=own, shared=shared
+    )
     return with_labels(index, {}, config) if config.federation.labels is not None and own is not None else index
 
 

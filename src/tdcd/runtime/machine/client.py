@@ -22,7 +22,8 @@ from tdcd.core.codecs.encrypted import LARGEST_FEATURE, feature_beyond
 from tdcd.core.family.scaled import products
 from tdcd.core.objective import Tree
 from tdcd.core.presence import Remaining
-from tdcd.core.round import FlowName
+from tdcd.core.round import FlowName, is_of_rows
+from tdcd.core.shared_rows import Index, SharedRows
 from tdcd.core.trees import leaves_of, like, named_leaves
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_compute import ClientCompute
@@ -94,6 +95,7 @@ class Client:
         self.hub = job.hubs[silo]
         self._is_summed = job.round.summed_blocks is not None
         """Whether its hub sees nothing of blocks, gradients and products but sums."""
+        self._gets_slopes = is_of_rows(job.round.flow("received", "hub_to_client", silo))
         self.round = -1
         """The round that it works on; -1 before the first."""
         self.outcome: RunOutcome | None = None
@@ -151,6 +153,7 @@ class Client:
             held_out=None if data.held_out is None else Array.of(data.held_out.astype(np.uint8)),
             target=target,
             is_table=data.table is not None,
+            shared=Array.maybe(None if data.table is None else data.table.shared),
             rows=data.digest,
             card=self._masks.card(),
         )
@@ -235,10 +238,10 @@ class Client:
             marks, absent = self._marks_of(preparation.absent, message.bias), lacking
             if marks is not None and lacking is not None:
                 absent = marks.stood_in_for(lacking)
-            features = self.data.prepared(preparation, message.bias, self.job.settings.dtype, absent)
+            features, index = self.data.prepared(preparation, message.bias, self.job.settings.dtype, absent)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
-        return self._ready(message, features, preparation.absent, marks, lacking)
+        return self._ready(message, features, preparation.absent, marks, lacking, index)
 
     def _marks_of(self, absent: Absent, bias: bool) -> Marks | None:
         """How marks are made anew in every round, if they are: with silo dropout, the hub sends who lacks which row."""
@@ -290,6 +293,7 @@ class Client:
         absent: Absent = NONE_ABSENT,
         marks: Marks | None = None,
         lacking: NDArray[np.bool_] | None = None,
+        index: Index | None = None,
     ) -> list[Message]:
         welcome = self._welcome
         assert welcome is not None
@@ -301,11 +305,12 @@ class Client:
         objective = objective_of(config, welcome.loss, welcome.num_samples)
         model, settings = self.job.block(self.silo, absent), self.job.settings.at(welcome.num_samples)
         chosen = train >= 0
+        own, held_out = (None if index is None else SharedRows.of(index[places >= 0]) for places in (train, test))
         self._compute = ClientCompute(
             model,
             objective,
             settings,
-            features[chosen],
+            features[chosen if own is None else own.chosen],
             labels[chosen],
             train[chosen],
             welcome.num_samples,
@@ -317,8 +322,11 @@ class Client:
             welcome.num_rows,
             marks,
             None if lacking is None else lacking[chosen],
+            None if own is None else own.index,
+            sends_rows=is_of_rows(self.job.round.flow("phi", "client_to_hub", self.silo)),
+            gets_slopes=self._gets_slopes,
         )
-        self._test = features[test >= 0] if (test >= 0).any() else None
+        self._test = features[test >= 0 if held_out is None else held_out.chosen] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
         template = start_block(model, settings, self.silo, shape, welcome.num_outputs, name, objective.combine)
         self._layout = {name: (settings.dtype, leaf.shape) for name, leaf in named_leaves(template).items()}
@@ -361,10 +369,11 @@ class Client:
         if self._rows is None or self.round != message.round:
             return self.introduce()
         assert self._compute is not None
-        links, count = self._compute.links, len(self._rows.places)
+        links, compute = self._compute.links, self._compute
+        count = compute.num_sent if compute.gets_sums else len(self._rows.places)
         sent = take_all(message.arrays, links.rows_layout(count, self._compute.width_received), ("weights", *LEFT))
         # With labels, it has the weights of its rows since before the first round.
-        gets_weights = self.job.sends_weights and not self._has_labels
+        gets_weights = self.job.sends_weights and not self._has_labels and not self._gets_slopes
         weights = take_weights(message.arrays, self.job.settings.dtype, [count], gets_weights)
         received = links.decode_rows(message.round, TO_CLIENTS, self._rows.samples, sent)
         return self._step(message, received, self._presence(message.arrays, self._rows), weights)
@@ -460,7 +469,7 @@ class Client:
         """The gradient of all training rows' losses, for a certificate."""
         if self._compute is None:
             return self.introduce()
-        shape, dtype = (self._compute.num_rows, self._phi_width), "float64"
+        shape, dtype = (self._compute.num_sent, self._phi_width), "float64"
         layout: Layout = {"residual": (dtype, shape)}
         if not self.job.is_certified_linear:
             dtype = self.job.settings.dtype

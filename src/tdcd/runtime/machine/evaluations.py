@@ -21,6 +21,7 @@ from tdcd.core.family.scaled import Window
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
+from tdcd.core.shared_rows import SharedCounts
 from tdcd.core.trees import named_leaves
 from tdcd.federation.missing_rows import Presence, patterns_in, trained_without
 from tdcd.prediction.calibration import describe_calibration
@@ -205,6 +206,8 @@ class Records:
     """Of each silo, the bytes of a client's memory."""
     rows: Sequence[tuple[int, int]] = ()
     """Of each silo, its training samples and all its samples, where silos may lack some."""
+    shared: Sequence[SharedCounts | None] = ()
+    """Of each silo, its clients' distinct rows, where they belong to many samples."""
 
     @np.errstate(over="ignore", invalid="ignore")
     def from_scores(self, round_index: int, scores: Scores) -> Record | None:
@@ -349,7 +352,7 @@ class Records:
         scored = samples.num_samples + int(samples.held_out.sum())
         sent, dtype = compute.phi_shape[:2], compute.settings.dtype
         blocks = self.parameters, self.blocks_up, self.memories
-        sizes = Sizes(sent, scored, dtype, *blocks, samples.num_samples, self.rows)
+        sizes = Sizes(sent, scored, dtype, *blocks, samples.num_samples, self.rows, self.shared)
         silos = range(len(self.job.hubs))
         clients = [len(self.job.clients(silo)) for silo in silos]
         periods = [compute.variant.timing.period(silo) for silo in silos]

@@ -42,6 +42,7 @@ from tdcd.runtime.messages.messages import (
     Prepare,
     PublishedKind,
     Ready,
+    SharedSizes,
     Want,
     Welcome,
     Who,
@@ -247,7 +248,8 @@ class Handshake:
         if not self.sessions.is_current(message):
             return [self.sessions.who(client, self.run)]
         self.sessions.check(client, message.session)
-        enrolment = Enrolment.read(message, has_labels=self.has_labels)
+        is_keyed = self.job.config.silos[self.silo].key is not None
+        enrolment = Enrolment.read(message, has_labels=self.has_labels, is_keyed=is_keyed)
         compare_settings(client, message.config, self.name, self.job)
         self.sessions.note(client, message.session)
         before = self._enrolments.get(client)
@@ -523,6 +525,7 @@ class Handshake:
             clients=rows,
             key={} if self.compute.encrypted is None else named(self.compute.encrypted.public()),
             held_out=sum(self.compute.rows_of(index, held_out=True) for index in range(len(self.clients))),
+            shared=None if self.compute.shared is None else SharedSizes(*self.compute.shared),
         )
         self.openings[self.name] = opening
         self.phase = "opening"

@@ -21,11 +21,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from tdcd.core.family.scaled import Window
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
+from tdcd.core.shared_rows import SharedCounts
 from tdcd.core.trees import map_tree, named_leaves
 from tdcd.records.history import Record
 from tdcd.runtime.compute.hub_compute import CARRIED, HubCompute
@@ -212,7 +214,8 @@ class Rounds:
         held = [(sum(opening.clients), sum(opening.clients) + opening.held_out) for opening in openings]
         parameters, blocks_up, memories = sizes
         rows_held = held if self.job.may_lack_samples else []
-        self._records = Records(self.job, self.compute, parameters, blocks_up, memories, rows_held)
+        shared = [None if opening.shared is None else SharedCounts(*astuple(opening.shared)) for opening in openings]
+        self._records = Records(self.job, self.compute, parameters, blocks_up, memories, rows_held, shared)
         return self._enter()
 
     def peer_part(self, part: Part) -> None:

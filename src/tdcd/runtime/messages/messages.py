@@ -65,6 +65,15 @@ class LabelTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """By number; empty if classes are called by their numbers."""
 
 
+class SharedSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The distinct rows of a silo's clients, see :class:`tdcd.core.shared_rows.SharedCounts`."""
+
+    trained: BoundedCount
+    scored: BoundedCount
+    sent: BoundedCount
+    drawn: BoundedCount
+
+
 class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     """Who a client is and which samples it has."""
 
@@ -82,6 +91,8 @@ class Enrol(Message, frozen=True, kw_only=True, tag="enrol"):
     held_out: Array | None = None
     target: LabelTarget | None = None
     is_table: bool = False
+    shared: Array | None = None
+    """Of each sample which row it has, by any number, where rows belong to many samples."""
     rows: Digest
     card: Card | None = None
 
@@ -206,6 +217,8 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
     """Of the hub with the labels, where slopes are encrypted: what clients hide their answers with."""
     held_out: BoundedCount = 0
     """The held-out rows of all clients."""
+    shared: SharedSizes | None = None
+    """Where rows belong to many samples."""
 
 
 # What a round's flows carry, between a hub and its clients and between hubs.

@@ -102,12 +102,11 @@ def _write_ids(path: Path, ids: Iterable[str]) -> Path:
 
 def _dealt(config: Config, assembled: Assembled, index: int) -> dict[str, set[str]]:
     """The ids that each client of a silo with one table gets."""
-    names, rows = config.silos[index].client_names, assembled.federation.silos[index].rows
-    return {
-        # No client trains on the held-out rows, which are dealt out to the clients in turn.
-        name: {*(assembled.ids[row] for row in own), *assembled.test_ids[number :: len(names)]}
-        for number, (name, own) in enumerate(zip(names, rows, strict=True))
-    }
+    names, silo = config.silos[index].client_names, assembled.federation.silos[index]
+    dealt = {name: {assembled.ids[row] for row in own} for name, own in zip(names, silo.rows, strict=True)}
+    for name, own in zip(names, silo.test_rows, strict=False):
+        dealt[name] |= {assembled.test_ids[row] for row in own}
+    return dealt
 
 
 def _tables(config: Config, index: int, dealt: dict[str, set[str]], folder: Path) -> dict[str, Path]:
