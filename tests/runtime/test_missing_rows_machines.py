@@ -389,8 +389,8 @@ def test_labels_that_differ_between_silos_are_refused(tmp_path):
 
 
 def test_a_trial_of_processes_and_its_report(tmp_path):
-    folder = write_tables(tmp_path / "tables")
-    path, out = written(tmp_path / "up", keys_of(folder, **AT_BANK)), tmp_path / "up" / "trial"
+    folder = with_households(write_tables(tmp_path / "tables"))
+    path, out = written(tmp_path / "up", keyed(keys_of(folder, **AT_BANK))), tmp_path / "up" / "trial"
     code, text = up(path, out)
     assert code == 0, text
     simulated(path, tmp_path / "run")
