@@ -42,7 +42,6 @@ from tdcd.core.round import Round
 from tdcd.core.schedule import step_keys
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import row_bytes
-from tdcd.federation.missing_rows import presence_of
 from tdcd.federation.placement import Padding, Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.devices import WHOLE, Devices, spec
@@ -469,8 +468,8 @@ class ClientsProgram:
 def _places_of(rows: Array, ids: Array) -> Array:
     """At which of the round's E * B places these samples ``[E, n]`` of the minibatches ``[E, B]`` are."""
     order = jnp.argsort(ids, axis=1)
-    found = jax.vmap(jnp.searchsorted)(jnp.take_along_axis(ids, order, axis=1), rows)
-    places = jnp.take_along_axis(order, jnp.minimum(found, ids.shape[1] - 1), axis=1)
+    ranks = jax.vmap(jnp.searchsorted)(jnp.take_along_axis(ids, order, axis=1), rows)
+    places = jnp.take_along_axis(order, jnp.minimum(ranks, ids.shape[1] - 1), axis=1)
     return places + ids.shape[1] * jnp.arange(len(ids))[:, None]
 
 
@@ -540,7 +539,9 @@ class ClientsEngine:
         ]
         """Of silos that lack samples: how many rows of a minibatch phi is computed of."""
         self._present: Any = None
-        if problem.variant.dropout.rate and not problem.federation.is_complete:
+        if problem.variant.dropout.drops_silos and not problem.federation.is_complete:
+            from tdcd.federation.missing_rows import presence_of  # noqa: PLC0415 - few runs have such samples
+
             self._present = np.ascontiguousarray(presence_of(problem.federation).T)
             if self._labels is not None:
                 self._present = devices.hold(self._present)
@@ -618,7 +619,7 @@ class ClientsEngine:
                 for block, silo in zip(problem.blocks, problem.federation.silos, strict=True)
             ),
             marks=tuple(
-                silo.marks if silo.marks and silo.marks.silos and problem.variant.dropout.rate else None
+                silo.marks if silo.marks and silo.marks.silos and self._present is not None else None
                 for silo in problem.federation.silos
             ),
             runs=len(problem.runs),
