@@ -37,6 +37,7 @@ NAMES = (
     "stragglers",
     "hosts",
     "missing_rows",
+    "align",
 )
 
 

@@ -24,7 +24,6 @@ from tdcd.core.shared_rows import is_one_step
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
-from tdcd.federation.missing_rows import presence_of
 from tdcd.federation.silos import Federation, Silo, start_blocks
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
@@ -266,11 +265,14 @@ class Simulation:
 
     def _spread(self, silo: Silo, table: Any, rows: NDArray[Any]) -> Any:
         """A client's features as they are in training: with marks of silos that are dropped."""
-        features, marks, dropout = table[rows], silo.marks, self.variant.dropout
-        if marks is None or not marks.silos or not dropout.rate:
+        features, marks = table[rows], silo.marks
+        if marks is None or not marks.silos:
             return features
+        from tdcd.federation.missing_rows import presence_of  # noqa: PLC0415 - few runs have such samples
+
         there = presence_of(self.federation)[[*marks.silos]][:, rows].T
-        return marks.of_round(features, ~(there & dropout.drawn_once(marks.silos, rows, self.num_samples)))
+        kept = self.variant.dropout.drawn_once(marks.silos, rows, self.num_samples)
+        return marks.of_round(features, ~(there & kept))
 
     def _client_products(self, silo: Silo, table: Any) -> list[Any]:
         """The products of every client of a silo; each of several processes computes those of its own clients."""

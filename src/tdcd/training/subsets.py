@@ -183,7 +183,7 @@ def _by_pattern(
 def _of_absent(trained: Trained, train: GroupPhi) -> dict[str, Any]:
     """The entries of ``subsets.json`` about silos that are missing in a prediction."""
     federation, names = trained.federation, [silo.name for silo in trained.federation.silos]
-    labelled, drops_silos = labelled_silos(federation), trained.variant.dropout.rate > 0
+    labelled, drops_silos = labelled_silos(federation), trained.variant.dropout.drops_silos
     return {
         "trained_without": trained_without(presence_of(federation), names, labelled, drops_silos=drops_silos),
         "means": means_by_pattern(train, patterns(federation), trained.objective.combine),

@@ -45,6 +45,11 @@ class SiloDropout:
         if not 0 <= self.rate < 1:
             raise ValueError(f"the rate of silo dropout must be at least 0 and below 1, not {self.rate}")
 
+    @property
+    def drops_silos(self) -> bool:
+        """Whether it drops any."""
+        return self.rate > 0
+
     def kept(self, sending: Sending) -> Array:
         """Whether the silo takes part: ``[E, B]`` of all samples of the round, or ``[...]`` of those at its places."""
         drawn = _drawn(*sending[:3], shape=sending.shape[:2])
@@ -62,6 +67,8 @@ class SiloDropout:
 
         The curvature of features that depend on it is measured in that draw.
         """
+        if not self.rate:
+            return np.ones((len(samples), len(silos)), bool)
         shape = (1, num_samples, 1)
         sendings = [Sending(seed_words(0), np.int32(0), silo, shape, places=samples) for silo in silos]
         return np.stack([np.asarray(self.kept(sending)) for sending in sendings], axis=-1)

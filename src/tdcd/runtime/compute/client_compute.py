@@ -70,8 +70,8 @@ class ClientCompute:
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
             silo_rows: M_j, the training samples that the silo has; M by default.
-            marks: how the marks of a round are made, if silos are dropped that there are stand-ins for.
-            lacking: ``[n_k, S]``, which of those silos lack each row.
+            marks: how the marks of a round follow from who lacks a row or is dropped, if there are stand-ins.
+            lacking: ``[n_k, S]``, which of the silos that there are stand-ins for lack each row.
         """
         self._marks, self._lacking = marks, lacking
         self._ones = ones_left(block, silo_rows or num_samples, num_samples)
@@ -157,9 +157,12 @@ class ClientCompute:
         if self._marks is None:
             return rows
         assert self._lacking is not None
-        kept = [self.links.kept(round_index, rows.samples, silo) for silo in self._marks.silos]
+        each = [self.links.kept(round_index, rows.samples, silo) for silo in self._marks.silos]
+        kept = [silo for silo in each if silo is not None]
+        if not kept:
+            return rows
         gone = self._lacking[which].reshape(which.size, -1)
-        gone[rows.places] |= ~np.stack(kept, axis=-1)  # type: ignore[arg-type]
+        gone[rows.places] |= ~np.stack(kept, axis=-1)
         marked = self._marks.of_round(rows.features, gone.reshape(*which.shape, -1))
         return rows._replace(features=marked)
 

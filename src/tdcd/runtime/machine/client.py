@@ -244,8 +244,8 @@ class Client:
         return self._ready(message, features, preparation.absent, marks, lacking, index)
 
     def _marks_of(self, absent: Absent, bias: bool) -> Marks | None:
-        """How marks are made anew in every round, if they are: with silo dropout, the hub sends who lacks which row."""
-        if not (absent.silos and self.job.variant.dropout.rate):
+        """How marks follow from who lacks a row, where the silo has stand-ins."""
+        if not absent.silos:
             return None
         labelled = [silo for silo in range(len(self.job.hubs)) if self.job.has_labels(silo)]
         return Marks.of(self.job.config.silo_names, self.silo, absent, labelled, int(bias))

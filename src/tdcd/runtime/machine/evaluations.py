@@ -313,7 +313,9 @@ class Records:
             trained = {silos: rows[~absent[rows]] for silos, rows in trained.items()}
         labelled = [silo for silo in range(len(names)) if self.job.has_labels(silo)]
         of_absent = {
-            "trained_without": trained_without(present[:, ~held_out], names, labelled, drops_silos=rate > 0),
+            "trained_without": trained_without(
+                present[:, ~held_out], names, labelled, drops_silos=self.job.variant.dropout.drops_silos
+            ),
             "means": means_by_pattern(train, trained, self.job.combine),
         }
         return content | of_absent

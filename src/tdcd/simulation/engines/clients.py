@@ -42,8 +42,7 @@ from tdcd.core.round import Round
 from tdcd.core.schedule import step_keys
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import row_bytes
-from tdcd.federation.missing_rows import presence_of
-from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
+from tdcd.federation.placement import Padding, Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import HEAVY, Call, Problem, State, TracedObjective, padded
@@ -229,7 +228,12 @@ class ClientsProgram:
         if self.devices.hosts is not None:
             features = features.swapaxes(0, 1).reshape(len(own.ids), -1, *features.shape[3:])
         sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
-        return algorithm.stack(self.devices.gather(sent, axis=1), slots)
+        every = self.devices.gather(sent, axis=1)
+        if every.shape[1] < slots.shape[1]:
+            # Of samples that the silo lacks, phi is zero.
+            every = jnp.pad(every, [(0, 0), (0, 1), (0, 0)])
+            slots = jnp.minimum(slots, every.shape[1] - 1)
+        return algorithm.stack(every, slots)
 
     def _rows(self, silo: int, shared: ClientsData, own: ClientsCall) -> Array:
         """The features that this device computes phi of: ``[E, B, ...]``, or on several hosts ``[K, E, P, ...]``."""
@@ -466,8 +470,8 @@ class ClientsProgram:
 def _places_of(rows: Array, ids: Array) -> Array:
     """At which of the round's E * B places these samples ``[E, n]`` of the minibatches ``[E, B]`` are."""
     order = jnp.argsort(ids, axis=1)
-    found = jax.vmap(jnp.searchsorted)(jnp.take_along_axis(ids, order, axis=1), rows)
-    places = jnp.take_along_axis(order, jnp.minimum(found, ids.shape[1] - 1), axis=1)
+    ranks = jax.vmap(jnp.searchsorted)(jnp.take_along_axis(ids, order, axis=1), rows)
+    places = jnp.take_along_axis(order, jnp.minimum(ranks, ids.shape[1] - 1), axis=1)
     return places + ids.shape[1] * jnp.arange(len(ids))[:, None]
 
 
@@ -531,8 +535,15 @@ class ClientsEngine:
         self._shares = self._for_all(problem.shares, 0)
         self._labels = None if problem.on_device is None else devices.hold(problem.labels)
         self._row_weights = None if problem.weights is None else devices.hold(problem.weights)
+        samples, silos = problem.federation.num_samples, problem.federation.silos
+        self._rooms = [
+            Padding(silo.num_rows, samples, problem.batch_size) if silo.num_rows < samples else None for silo in silos
+        ]
+        """Of silos that lack samples: how many rows of a minibatch phi is computed of."""
         self._present: Any = None
-        if problem.variant.dropout.rate and not problem.federation.is_complete:
+        if problem.variant.dropout.drops_silos and not problem.federation.is_complete:
+            from tdcd.federation.missing_rows import presence_of  # noqa: PLC0415 - few runs have such samples
+
             self._present = np.ascontiguousarray(presence_of(problem.federation).T)
             if self._labels is not None:
                 self._present = devices.hold(self._present)
@@ -610,7 +621,7 @@ class ClientsEngine:
                 for block, silo in zip(problem.blocks, problem.federation.silos, strict=True)
             ),
             marks=tuple(
-                silo.marks if silo.marks and silo.marks.silos and problem.variant.dropout.rate else None
+                silo.marks if silo.marks and silo.marks.silos and self._present is not None else None
                 for silo in problem.federation.silos
             ),
             runs=len(problem.runs),
@@ -654,7 +665,7 @@ class ClientsEngine:
             ids=devices.put(problem.over_runs(padded(ids, rounds))),
             placements=self._put_by_host(placed[0], rows)
             if by_host
-            else [self._put(silo) for silo in zip(*placed, strict=True)],
+            else [self._put(self._trimmed(*silo)) for silo in enumerate(zip(*placed, strict=True))],
             held=self._held,
             numbers=self._numbers,
             rounds=problem.over_runs([np.arange(first_round, first_round + rounds, dtype=np.int32)] * len(ids)),
@@ -723,6 +734,21 @@ class ClientsEngine:
                 self._by_round([padded_slots(placement)]),
             )
             for placement, own in zip(placements, rows, strict=True)
+        ]
+
+    def _trimmed(self, silo: int, placements: Sequence[Placement]) -> list[Placement]:
+        """One silo's placements of all runs, with rows only for samples that it has, and a few more."""
+        room = self._rooms[silo]
+        if room is None:
+            return [*placements]
+        most = max(int(placement.counts.sum(axis=1).max()) for placement in placements)
+        width = room.enough_for(most)
+        return [
+            placement._replace(
+                rows=placement.rows[..., :width],
+                slots=np.where(placement.slots < width, placement.slots, placement.slots.shape[-1]),
+            )
+            for placement in placements
         ]
 
     def _put(self, placements: Sequence[Placement]) -> Placement:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from tdcd.core import algorithm
@@ -23,7 +25,9 @@ class Shared(NamedTuple):
     """What stays from call to call."""
 
     features: list[Array]
-    """Per silo ``[M, D]``."""
+    """Per silo ``[M_j, D]``: of the samples that it has."""
+    samples: list[Array | None]
+    """Per silo ``[M_j]``: which those are; None if it has all."""
     labels: Array
     """``[M]``."""
     weights: Any
@@ -51,13 +55,14 @@ class FullProgram:
     def one_round(self, index: Array, state: State, *, shared: Shared, own: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
         hubs = [block["weight"] for block in state.blocks]
-        phis = [rows @ hub for rows, hub in zip(shared.features, hubs, strict=True)]
+        parts = zip(shared.features, shared.samples, hubs, strict=True)
+        phis = [self._spread(rows @ hub, samples) for rows, samples, hub in parts]
         losses = partial(self.variant.knowledge.losses, 0, objective=self.objective)
         descent = Descent(losses, self.objective.l2, self.variant.update, own)
         blocks, updates = [], []
-        for silo, (hub, rows) in enumerate(zip(hubs, shared.features, strict=True)):
+        for silo, (hub, rows, samples) in enumerate(zip(hubs, shared.features, shared.samples, strict=True)):
             known = Known(shared.labels, algorithm.sum_others(phis, silo))
-            weighted_sum = partial(self._weighted_sum, rows=rows, weights=shared.weights)
+            weighted_sum = partial(self._weighted_sum, rows=rows, samples=samples, weights=shared.weights)
             average, _ = algorithm.linear_step((hub, ()), phis[silo], known, weighted_sum, descent=descent)
             moved, remembered = self.variant.hub_update.step(
                 state.blocks[silo], {"weight": average}, state.updates[silo]
@@ -66,10 +71,14 @@ class FullProgram:
             updates.append(remembered)
         return state._replace(blocks=blocks, updates=updates)
 
-    def _weighted_sum(self, slopes: Array, *, rows: Array, weights: Array | None) -> Array:
+    def _spread(self, phi: Array, samples: Array | None) -> Array:
+        """``[M, C]``: phi of all samples, zero where the silo has none."""
+        return phi if samples is None else jnp.zeros((self.num_samples, phi.shape[1]), phi.dtype).at[samples].set(phi)
+
+    def _weighted_sum(self, slopes: Array, *, rows: Array, samples: Array | None, weights: Array | None) -> Array:
         """``[D, C]``: the gradient of the data term over all rows."""
         weighed = slopes if weights is None else weights[:, None] * slopes
-        return rows.T @ weighed / self.num_samples
+        return rows.T @ (weighed if samples is None else weighed[samples]) / self.num_samples
 
 
 class FullEngine:
@@ -83,8 +92,11 @@ class FullEngine:
         hold, samples = problem.devices.hold, problem.federation.num_samples
         dtype = problem.settings.dtype
         features = [table.reshape(samples, -1).astype(dtype) for table in problem.on_device]
+        silos = problem.federation.silos
+        kept = [None if silo.num_rows == samples else jnp.asarray(np.sort(np.concatenate(silo.rows))) for silo in silos]
+        features = [table if own is None else table[own] for table, own in zip(features, kept, strict=True)]
         weights = None if problem.weights is None else hold(problem.weights)
-        self._shared = Shared(features, hold(problem.labels), weights)
+        self._shared = Shared(features, kept, hold(problem.labels), weights)
         self._step_size = problem.numbers()[0]
         self.program = FullProgram(problem.runs[0].objective, problem.variant, samples, problem.devices)
         self.rounds_per_call = problem.most_rounds
