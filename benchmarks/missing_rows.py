@@ -1,7 +1,7 @@
 """Samples that some silos lack: one model on all of them, next to what there is without ``data.samples = "all"``.
 
 ``python -m benchmarks.missing_rows [--parts partner] [--tables credit] [--overlaps 0.05] [--seeds 5] [--block mlp]
-[--standin constant]``
+[--standin constant] [--file figures.json]``
 
 partner
     The label silo has every row, its partner 5, 20 or 50 % of them. Test figures on the rows that both have, next to a
@@ -18,6 +18,7 @@ A fifth of the rows is the test; of the rest, 15 % are held out for early stoppi
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -58,6 +59,12 @@ MONEY = ("balance", "default", "housing", "loan")
 PERSON = ("age", "sex", "race", "native-country")
 FAMILY = ("marital-status", "relationship")
 WORK = ("workclass", "education", "education-num", "occupation", "hours-per-week", "capital-gain", "capital-loss")
+PROPERTIES = {
+    "atoms": ("atomic_mass", "atomic_radius", "Density", "number_of_elements"),
+    "electrons": ("fie", "ElectronAffinity", "Valence"),
+    "heat": ("FusionHeat", "ThermalConductivity"),
+}
+LIQUID_NITROGEN = 77.0
 Figures = dict[str, float]
 
 
@@ -116,8 +123,26 @@ def _adult(folder: Path) -> Job:
     return Job(rows[[*WORK, *PERSON, *FAMILY]], labels, silos)
 
 
+def _superconductors(folder: Path) -> Job:
+    """Whether a material still superconducts in liquid nitrogen, at 77 K; one row per composition."""
+    rows, materials = (
+        pd.read_csv(folder / "superconduct" / f"{name}.csv.gz") for name in ("superconduct", "superconduct_material")
+    )
+    rows = rows[~materials["atomic_fractions"].duplicated().to_numpy()].reset_index(drop=True)
+    labels = (rows.pop("critical_temp") >= LIQUID_NITROGEN).to_numpy().astype(int)
+    of_silo = {
+        silo: [column for column in rows if column.endswith(properties)] for silo, properties in PROPERTIES.items()
+    }
+    return Job(rows, labels, of_silo)
+
+
 TWO: Mapping[str, Callable[[Path], Job]] = {"credit": _credit_of_two, "bank": _bank_of_two, "california": _california}
-THREE: Mapping[str, Callable[[Path], Job]] = {"credit": _credit_of_three, "bank": _bank_of_three, "adult": _adult}
+THREE: Mapping[str, Callable[[Path], Job]] = {
+    "credit": _credit_of_three,
+    "bank": _bank_of_three,
+    "adult": _adult,
+    "superconductors": _superconductors,
+}
 
 
 def figures_of(job: Job, scores: NDArray[Any], ids: NDArray[np.int64]) -> Figures:
@@ -320,18 +345,40 @@ def cost(samples: int, overlap: float, model: Mapping[str, Any]) -> Figures:
     }
 
 
-def _mean(runs: Sequence[Mapping[str, Figures]], where: str) -> dict[str, dict[str, list[float]]]:
-    """By what is compared, the figures of every seed; printed with their mean."""
-    found = {}
-    for name in runs[0]:
-        found[name] = {key: [run[name][key] for run in runs] for key in runs[0][name]}
-        words = [f"{key} {np.mean(values):.4f} ({np.std(values):.4f})" for key, values in found[name].items()]
+Seeds = dict[str, dict[str, Figures]]
+"""By seed, what is compared, and its figures."""
+
+
+def _seeds(file: Path | None, where: str, count: int, run: Callable[[int], dict[str, Figures]]) -> Seeds:
+    """The figures of so many seeds, those that the file has already from it; each is written as it is there."""
+    stored = json.loads(file.read_text()) if file is not None and file.exists() else {}
+    found: Seeds = stored.setdefault(where, {})
+    for seed in map(str, range(count)):
+        if seed not in found:
+            began = time.process_time()
+            found[seed] = run(int(seed))
+            print(f"  {where}: seed {seed}, {time.process_time() - began:.0f} s of processor time", flush=True)
+            if file is not None:
+                file.write_text(json.dumps(stored, indent=1) + "\n")
+    return {seed: found[seed] for seed in map(str, range(count))}
+
+
+def _print_means(where: str, seeds: Seeds) -> None:
+    """Means over the seeds, and the mean of the difference to all rows with its standard error."""
+    runs = [*seeds.values()]
+    for name, first in runs[0].items():
+        ours, words = f"{name.split(', ')[0]}, all rows", []
+        for key in first:
+            values = np.array([run[name][key] for run in runs])
+            gains = np.array([run[ours][key] for run in runs]) - values
+            error = gains.std(ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else np.nan
+            gain = "" if name == ours else f", all rows {gains.mean():+.4f} ({error:.4f})"
+            words.append(f"{key} {values.mean():.4f}{gain}")
         print(f"  {where}: {name:40s} {'   '.join(words)}", flush=True)
-    return found
 
 
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Print the figures of every table: means over the seeds, with their deviations."""
+    """Print the figures of every table: means over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=["partner", "three", "cost"])
     parser.add_argument("--tables", nargs="+", default=[*dict.fromkeys([*TWO, *THREE])])
@@ -341,6 +388,9 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--encoding", default="piecewise")
     parser.add_argument("--standin", default="function")
     parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument(
+        "--file", type=Path, help="JSON: figures that it has are not measured again, new ones are added"
+    )
     given, figures = parser.parse_args(arguments), dict[str, Any]()
     model = {"block": given.block, "encoding": given.encoding}
     folder = Path(os.environ.get("TDCD_DATA", ""))
@@ -358,16 +408,15 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         if "three" in given.parts and name in THREE:
             jobs.append((f"{name}, three silos", lambda seed, n=name: three(THREE[n](folder), *settings, seed)))
     for where, run in jobs:
-        began = time.perf_counter()
         with warnings.catch_warnings():
             # Whether it converged is not the question here.
             warnings.simplefilter("ignore")
             try:
-                figures[where] = _mean([run(seed) for seed in range(given.seeds)], where)
+                figures[where] = _seeds(given.file, where, given.seeds, run)
             except FileNotFoundError:
                 print(f"  {where}: not in TDCD_DATA")
                 continue
-        print(f"  {where}: {time.perf_counter() - began:.0f} s", flush=True)
+        _print_means(where, figures[where])
     if "cost" in given.parts:
         figures["cost"] = cost(1_000_000, 0.3, model)
         print("  cost: " + ", ".join(f"{key} {value:.3g}" for key, value in figures["cost"].items()), flush=True)
