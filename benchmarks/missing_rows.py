@@ -54,17 +54,12 @@ from tdcd.training.train import train_plan
 CLIENTS, HOLDOUT, TEST = 2, 0.15, 0.2
 LABEL = "label"
 CENSUS = ("median_income", "households", "population")
+PLACE = ("longitude", "latitude", "ocean_proximity")
 CALLS = ("contact", "day", "month", "campaign", "pdays", "previous", "poutcome")
 MONEY = ("balance", "default", "housing", "loan")
 PERSON = ("age", "sex", "race", "native-country")
 FAMILY = ("marital-status", "relationship")
 WORK = ("workclass", "education", "education-num", "occupation", "hours-per-week", "capital-gain", "capital-loss")
-PROPERTIES = {
-    "atoms": ("atomic_mass", "atomic_radius", "Density", "number_of_elements"),
-    "electrons": ("fie", "ElectronAffinity", "Valence"),
-    "heat": ("FusionHeat", "ThermalConductivity"),
-}
-LIQUID_NITROGEN = 77.0
 Figures = dict[str, float]
 
 
@@ -123,25 +118,20 @@ def _adult(folder: Path) -> Job:
     return Job(rows[[*WORK, *PERSON, *FAMILY]], labels, silos)
 
 
-def _superconductors(folder: Path) -> Job:
-    """Whether a material still superconducts in liquid nitrogen, at 77 K; one row per composition."""
-    rows, materials = (
-        pd.read_csv(folder / "superconduct" / f"{name}.csv.gz") for name in ("superconduct", "superconduct_material")
-    )
-    rows = rows[~materials["atomic_fractions"].duplicated().to_numpy()].reset_index(drop=True)
-    labels = (rows.pop("critical_temp") >= LIQUID_NITROGEN).to_numpy().astype(int)
-    of_silo = {
-        silo: [column for column in rows if column.endswith(properties)] for silo, properties in PROPERTIES.items()
-    }
-    return Job(rows, labels, of_silo)
+def _california_of_three(folder: Path) -> Job:
+    """Whether a district is dearer than most."""
+    rows, prices, silos = _california(folder)
+    building = [column for column in silos["map"] if column not in PLACE]
+    dearer = (prices > np.median(prices)).astype(int)
+    return Job(rows, dearer, {"census": silos["census"], "place": [*PLACE], "building": building})
 
 
 TWO: Mapping[str, Callable[[Path], Job]] = {"credit": _credit_of_two, "bank": _bank_of_two, "california": _california}
 THREE: Mapping[str, Callable[[Path], Job]] = {
     "credit": _credit_of_three,
     "bank": _bank_of_three,
+    "california": _california_of_three,
     "adult": _adult,
-    "superconductors": _superconductors,
 }
 
 
@@ -209,11 +199,12 @@ def partner(
 ) -> dict[str, Figures]:
     """One seed of a partner that knows so many of the rows."""
     rng, count = np.random.default_rng(seed), len(job.labels)
-    order = rng.permutation(count)
-    test, train = order[: int(TEST * count)], order[int(TEST * count) :]
-    present = np.stack([np.ones(count, bool), rng.random(count) < overlap])
-    owner = next(iter(job.silos))
-    both = present.all(axis=0)
+    test, train = np.split(rng.permutation(count), [int(TEST * count)])
+    present = np.ones((2, count), bool)
+    for ids in (test, train):
+        # So many in every seed, so that seeds share compiled programs.
+        present[1, rng.permutation(ids)[int(overlap * len(ids)) :]] = False
+    both, owner = present.all(axis=0), next(iter(job.silos))
     frames = frames_of(job, present, train, labelled=[owner])
     common = frames_of(job, present, train[both[train]], labelled=[owner])
     models = {
@@ -233,10 +224,13 @@ def partner(
 def three(job: Job, model: Mapping[str, Any], standin: str, rounds: int, seed: int) -> dict[str, Figures]:
     """One seed of three silos with labels that each lack half of the rows."""
     rng, count = np.random.default_rng(seed), len(job.labels)
-    order = rng.permutation(count)
-    present = rng.random((len(job.silos), count)) < 0.5
-    order = order[present.any(axis=0)[order]]
-    test, train = order[: int(TEST * len(order))], order[int(TEST * len(order)) :]
+    test, train = np.split(rng.permutation(count), [int(TEST * count)])
+    present = np.zeros((len(job.silos), count), bool)
+    for ids in (test, train):
+        # As many rows of each pattern, in every seed.
+        patterns = rng.permutation(len(ids)) % 2 ** len(present)
+        present[:, ids] = patterns >> np.arange(len(present))[:, None] & 1
+    test, train = (ids[present[:, ids].any(axis=0)] for ids in (test, train))
     everywhere = present.all(axis=0)
     frames = frames_of(job, present, train, labelled=[*job.silos])
     common = frames_of(job, present, train[everywhere[train]], labelled=[*job.silos])
