@@ -1,7 +1,7 @@
 """Samples that some silos lack: one model on all of them, next to what there is without ``data.samples = "all"``.
 
 ``python -m benchmarks.missing_rows [--parts partner] [--tables credit] [--overlaps 0.05] [--seeds 5] [--block mlp]
-[--standin constant]``
+[--standin constant] [--file figures.json]``
 
 partner
     The label silo has every row, its partner 5, 20 or 50 % of them. Test figures on the rows that both have, next to a
@@ -18,6 +18,7 @@ A fifth of the rows is the test; of the rest, 15 % are held out for early stoppi
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -53,6 +54,7 @@ from tdcd.training.train import train_plan
 CLIENTS, HOLDOUT, TEST = 2, 0.15, 0.2
 LABEL = "label"
 CENSUS = ("median_income", "households", "population")
+PLACE = ("longitude", "latitude", "ocean_proximity")
 CALLS = ("contact", "day", "month", "campaign", "pdays", "previous", "poutcome")
 MONEY = ("balance", "default", "housing", "loan")
 PERSON = ("age", "sex", "race", "native-country")
@@ -116,8 +118,21 @@ def _adult(folder: Path) -> Job:
     return Job(rows[[*WORK, *PERSON, *FAMILY]], labels, silos)
 
 
+def _california_of_three(folder: Path) -> Job:
+    """Whether a district is dearer than most."""
+    rows, prices, silos = _california(folder)
+    building = [column for column in silos["map"] if column not in PLACE]
+    dearer = (prices > np.median(prices)).astype(int)
+    return Job(rows, dearer, {"census": silos["census"], "place": [*PLACE], "building": building})
+
+
 TWO: Mapping[str, Callable[[Path], Job]] = {"credit": _credit_of_two, "bank": _bank_of_two, "california": _california}
-THREE: Mapping[str, Callable[[Path], Job]] = {"credit": _credit_of_three, "bank": _bank_of_three, "adult": _adult}
+THREE: Mapping[str, Callable[[Path], Job]] = {
+    "credit": _credit_of_three,
+    "bank": _bank_of_three,
+    "california": _california_of_three,
+    "adult": _adult,
+}
 
 
 def figures_of(job: Job, scores: NDArray[Any], ids: NDArray[np.int64]) -> Figures:
@@ -184,11 +199,12 @@ def partner(
 ) -> dict[str, Figures]:
     """One seed of a partner that knows so many of the rows."""
     rng, count = np.random.default_rng(seed), len(job.labels)
-    order = rng.permutation(count)
-    test, train = order[: int(TEST * count)], order[int(TEST * count) :]
-    present = np.stack([np.ones(count, bool), rng.random(count) < overlap])
-    owner = next(iter(job.silos))
-    both = present.all(axis=0)
+    test, train = np.split(rng.permutation(count), [int(TEST * count)])
+    present = np.ones((2, count), bool)
+    for ids in (test, train):
+        # So many in every seed, so that seeds share compiled programs.
+        present[1, rng.permutation(ids)[int(overlap * len(ids)) :]] = False
+    both, owner = present.all(axis=0), next(iter(job.silos))
     frames = frames_of(job, present, train, labelled=[owner])
     common = frames_of(job, present, train[both[train]], labelled=[owner])
     models = {
@@ -208,10 +224,13 @@ def partner(
 def three(job: Job, model: Mapping[str, Any], standin: str, rounds: int, seed: int) -> dict[str, Figures]:
     """One seed of three silos with labels that each lack half of the rows."""
     rng, count = np.random.default_rng(seed), len(job.labels)
-    order = rng.permutation(count)
-    present = rng.random((len(job.silos), count)) < 0.5
-    order = order[present.any(axis=0)[order]]
-    test, train = order[: int(TEST * len(order))], order[int(TEST * len(order)) :]
+    test, train = np.split(rng.permutation(count), [int(TEST * count)])
+    present = np.zeros((len(job.silos), count), bool)
+    for ids in (test, train):
+        # As many rows of each pattern, in every seed.
+        patterns = rng.permutation(len(ids)) % 2 ** len(present)
+        present[:, ids] = patterns >> np.arange(len(present))[:, None] & 1
+    test, train = (ids[present[:, ids].any(axis=0)] for ids in (test, train))
     everywhere = present.all(axis=0)
     frames = frames_of(job, present, train, labelled=[*job.silos])
     common = frames_of(job, present, train[everywhere[train]], labelled=[*job.silos])
@@ -320,18 +339,40 @@ def cost(samples: int, overlap: float, model: Mapping[str, Any]) -> Figures:
     }
 
 
-def _mean(runs: Sequence[Mapping[str, Figures]], where: str) -> dict[str, dict[str, list[float]]]:
-    """By what is compared, the figures of every seed; printed with their mean."""
-    found = {}
-    for name in runs[0]:
-        found[name] = {key: [run[name][key] for run in runs] for key in runs[0][name]}
-        words = [f"{key} {np.mean(values):.4f} ({np.std(values):.4f})" for key, values in found[name].items()]
+Seeds = dict[str, dict[str, Figures]]
+"""By seed, what is compared, and its figures."""
+
+
+def _seeds(file: Path | None, where: str, count: int, run: Callable[[int], dict[str, Figures]]) -> Seeds:
+    """The figures of so many seeds, those that the file has already from it; each is written as it is there."""
+    stored = json.loads(file.read_text()) if file is not None and file.exists() else {}
+    found: Seeds = stored.setdefault(where, {})
+    for seed in map(str, range(count)):
+        if seed not in found:
+            began = time.process_time()
+            found[seed] = run(int(seed))
+            print(f"  {where}: seed {seed}, {time.process_time() - began:.0f} s of processor time", flush=True)
+            if file is not None:
+                file.write_text(json.dumps(stored, indent=1) + "\n")
+    return {seed: found[seed] for seed in map(str, range(count))}
+
+
+def _print_means(where: str, seeds: Seeds) -> None:
+    """Means over the seeds, and the mean of the difference to all rows with its standard error."""
+    runs = [*seeds.values()]
+    for name, first in runs[0].items():
+        ours, words = f"{name.split(', ')[0]}, all rows", []
+        for key in first:
+            values = np.array([run[name][key] for run in runs])
+            gains = np.array([run[ours][key] for run in runs]) - values
+            error = gains.std(ddof=1) / len(gains) ** 0.5 if len(gains) > 1 else np.nan
+            gain = "" if name == ours else f", all rows {gains.mean():+.4f} ({error:.4f})"
+            words.append(f"{key} {values.mean():.4f}{gain}")
         print(f"  {where}: {name:40s} {'   '.join(words)}", flush=True)
-    return found
 
 
 def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Print the figures of every table: means over the seeds, with their deviations."""
+    """Print the figures of every table: means over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=["partner", "three", "cost"])
     parser.add_argument("--tables", nargs="+", default=[*dict.fromkeys([*TWO, *THREE])])
@@ -341,6 +382,9 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
     parser.add_argument("--encoding", default="piecewise")
     parser.add_argument("--standin", default="function")
     parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument(
+        "--file", type=Path, help="JSON: figures that it has are not measured again, new ones are added"
+    )
     given, figures = parser.parse_args(arguments), dict[str, Any]()
     model = {"block": given.block, "encoding": given.encoding}
     folder = Path(os.environ.get("TDCD_DATA", ""))
@@ -358,16 +402,15 @@ def main(arguments: Sequence[str] = ()) -> dict[str, Any]:
         if "three" in given.parts and name in THREE:
             jobs.append((f"{name}, three silos", lambda seed, n=name: three(THREE[n](folder), *settings, seed)))
     for where, run in jobs:
-        began = time.perf_counter()
         with warnings.catch_warnings():
             # Whether it converged is not the question here.
             warnings.simplefilter("ignore")
             try:
-                figures[where] = _mean([run(seed) for seed in range(given.seeds)], where)
+                figures[where] = _seeds(given.file, where, given.seeds, run)
             except FileNotFoundError:
                 print(f"  {where}: not in TDCD_DATA")
                 continue
-        print(f"  {where}: {time.perf_counter() - began:.0f} s", flush=True)
+        _print_means(where, figures[where])
     if "cost" in given.parts:
         figures["cost"] = cost(1_000_000, 0.3, model)
         print("  cost: " + ", ".join(f"{key} {value:.3g}" for key, value in figures["cost"].items()), flush=True)

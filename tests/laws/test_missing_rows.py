@@ -10,15 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from support.problems import SPLITS, Problem, Shape, arrays, distance, examples, random_block, split_rows
-from tdcd.blocks import Linear, Mlp
-from tdcd.blocks.absent import smaller, without_stand_ins
+from tdcd.blocks import Ensemble, Linear, Mlp
+from tdcd.blocks.absent import Absent, smaller, without_stand_ins
 from tdcd.blocks.base import with_head
+from tdcd.blocks.start import start_block
 from tdcd.core.codecs.codec import Sending, seed_words
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.heads import Hidden, Pairs
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.objective import Objective
 from tdcd.core.schedule import batch_ids
+from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.federation.missing_rows import with_stand_ins
 from tdcd.federation.silos import Federation, Terms
@@ -274,3 +276,22 @@ def test_with_nothing_missing_nothing_changes():
     assert marked is federation
     assert blocks == problem.blocks
     assert distance(replace(problem, federation=marked).simulate(3), problem.simulate(3)) == 0
+
+
+@pytest.mark.parametrize(
+    "block", [Linear(), Mlp((4,)), Ensemble((4, 4), members=2)], ids=lambda block: type(block).__name__
+)
+def test_training_begins_as_without_stand_ins(block):
+    absent = Absent(("shop", "lab"), lacks_rows=False, is_linear=type(block) is Linear)
+    rng = np.random.default_rng(0)
+    rows, lacking = rng.standard_normal((6, 3), np.float32), rng.random((6, 2)) < 0.5
+    marked = absent.marked(rows, lacking, num_ones=0)
+    settings = Settings(batch_size=2, local_steps=1, step_size=0.1)
+    started = start_block(absent.block(block), settings, 0, marked.shape[1:], 1)
+    alone = start_block(block, settings, 0, rows.shape[1:], 1)
+    before, after = block.phi(alone, rows), absent.block(block).phi(started, marked)
+    # It is no saddle point: stand-ins move with the first step.
+    slopes = jax.grad(lambda own: absent.block(block).phi(own, marked).sum())(jax.tree.map(jnp.asarray, started))
+    assert np.array_equal(before, after)
+    of_stand_ins = slopes["weight"][3:] if absent.is_linear else slopes["stand_ins"]
+    assert max(abs(leaf).max() for leaf in jax.tree.leaves(of_stand_ins)) > 0

@@ -5,8 +5,8 @@ r"""Samples that only some silos know: what stands in for a silo that lacks a ro
 .. math:: \sum_{j \in S_i} \phi_j(x_{ij}) + \sum_{j \notin S_i} d_j(x_i)
 
 where :math:`d_j`, the stand-in for silo j, is a function of the columns of a silo that has the row and labels: a part
-of that silo's block, so that it is trained, regularised, protected, stored and restored as the block is. Which silos
-lack a row is given to the block as further features of the row, its marks:
+of that silo's block, so that it is trained, regularised, protected, stored and restored as the block is. It starts at
+zero. Which silos lack a row is given to the block as further features of the row, its marks:
 
 ========== ============================================== =========================================================
 block      features                                       phi
@@ -171,7 +171,7 @@ class WithStandIns:
                 stand_ins.append(np.zeros(num_outputs, np.float32))
             else:
                 own = jax.random.fold_in(key, 1 + place)
-                stand_ins.append(smaller(self.main).init(own, shape, num_outputs))
+                stand_ins.append(silent(smaller(self.main).init(own, shape, num_outputs)))
         return {"main": self.main.init(key, shape, num_outputs), "stand_ins": stand_ins}
 
     @property
@@ -214,6 +214,14 @@ def smaller(block: Block) -> Block:
         halved: Block = replace(own, hidden=tuple(max(1, width // 2) for width in own.hidden))
         return halved
     return Linear()
+
+
+def silent(block: Tree) -> Tree:
+    """A new stand-in with an output layer of zeros, so that training begins as without it; linear ones begin so anyway.
+
+    A random start would be a random function of the columns, which few rows, or early stopping, leave in the model.
+    """
+    return {**block, "slice": 0 * block["slice"]} if "slice" in block else block
 
 
 def without_stand_ins(block: Block) -> Block:
