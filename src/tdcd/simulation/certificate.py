@@ -1,5 +1,6 @@
 """Certificates of simulated runs: :mod:`tdcd.core.certificate` over all clients' rows at once."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,9 @@ from tdcd.blocks import activations
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate, Floats, Proof, Samples, SiloSide
 from tdcd.core.codecs.fixed_point import FixedBlocks
+from tdcd.core.family.scaled import Window
 from tdcd.core.trees import leaves_of
+from tdcd.core.variant import Variant
 from tdcd.federation.silos import Silo
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
@@ -32,7 +35,7 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
     blocks = [[np.asarray(leaves_of(block)[0], np.float64)] for block in state.blocks]
     if simulation.certificate_kind == "witness":
         windows = [variant.window(update) for update in state.updates]
-        weights = certificate.weights_of([certificate.products(window) for window in windows], samples.objective)
+        weights = certificate.weights_of(*_products(windows, variant), samples.objective)
         for own, window in zip(blocks, windows, strict=True):
             own.append(certificate.witness(weights, window, own[0]))
     tables, fixed = simulation.tables, simulation.round.summed_phi
@@ -48,6 +51,17 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
         pulled, error = _pulled(rows, proof.slopes, silo, simulation.round.summed_blocks)
         sides.append(SiloSide.of(pulled, own, samples.objective.l2, error))
     return proof.certificate(sides)
+
+
+def _products(windows: Sequence[Window | None], variant: Variant) -> tuple[Floats, list[int]]:
+    """The sum of all silos' products of gradients, and how many rounds each remembers."""
+    is_hidden = variant.summed_phi is not None
+    largest = certificate.largest_product(len(windows)) if is_hidden else np.inf
+    products, counts = zip(*(certificate.products(window, largest) for window in windows), strict=True)
+    if not is_hidden:
+        return np.asarray(sum(products[1:], start=products[0])), [*counts]
+    steps = [certificate.product_steps(gram) for gram in products]
+    return certificate.summed_products(sum(steps[1:], start=steps[0])), [*counts]
 
 
 def _pulled(rows: NDArray[Any], slopes: Floats, silo: Silo, summed: FixedBlocks | None) -> tuple[Floats, float]:

@@ -175,7 +175,7 @@ class Simulation:
             return ""
         are_linear = all(type(block) is Linear for block in self.blocks)
         num_scores = self.num_samples * self.phi_width
-        return certificate.kind_of(variant, self.settings, self.objective.combine, are_linear, num_scores)
+        return certificate.kind_of(variant, self.objective.combine, are_linear, num_scores)
 
     @property
     def tables(self) -> list[Any]:
