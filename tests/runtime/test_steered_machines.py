@@ -25,7 +25,7 @@ CASES = {
     "masks": {"silos": THREE, "exchange": {"protect": "mask", "protect_blocks": True}},
     "few bits": {"exchange": {"phi_bits": 8, "block_bits": 8}},
     "shared, best": {"federation": {"share_model": True}, "evaluate": {"keep": "best"}},
-    "several local steps": {"train": {"local_steps": 3, "batch_size": 32}},
+    "several local steps": {"federation": {"labels": "lab"}, "train": {"local_steps": 3, "batch_size": 32}},
     "proven late": {
         "silos": THREE,
         "exchange": {"protect": "mask"},
