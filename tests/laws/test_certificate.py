@@ -240,6 +240,17 @@ def test_with_automatic_steps_a_gap_is_close_to_the_true_distance(loss, changes,
     assert last.gap < 3 * abs(last.train_loss - best) + 1e-6 * last.train_loss
 
 
+def test_a_mixture_of_overlapping_rounds_counts_how_far_blocks_have_moved():
+    """Else its gap is 20 times the distance here."""
+    problem = drawn("squared", 7)
+    result = tdcd.train(
+        problem.federation, Linear(), problem.objective,
+        rounds=100, evaluate_every=10, variant=Variant(timing=Overlap(2)), quiet=True,
+    )  # fmt: skip
+    last, best = result.history[-1], best_loss(result.federation, problem.objective, 1)
+    assert last.train_loss - best <= last.gap < 3 * (last.train_loss - best) + 1e-8
+
+
 def cases():
     """Every configuration with every loss that it goes with; the number of silos, steps and weights take turns."""
     turn = 0
