@@ -183,6 +183,11 @@ def test_products_in_fixed_point_add_up_to_within_their_last_digits(seed, num_si
         assert found == pytest.approx(math.fsum(own), rel=1e-15, abs=num_silos * 2.0**-60 + 1e-17)
 
 
+@pytest.mark.parametrize("off", [np.nan, np.inf, 1 + certificate.LEAST_DRIFT**2])
+def test_whatever_other_hubs_send_as_products_there_is_a_mixture(off):
+    assert certificate.mixture(np.array([[1.0, off], [off, 1.0]])).tolist() == [0.5, 0.5]
+
+
 def test_gradients_that_are_too_long_for_fixed_point_are_left_out():
     window = Window(np.ones((2, 3, 1)), np.full((2, 3, 1), 1e4), np.zeros((2, 2)))
     assert certificate.products(window, 1e7)[1] == 0

@@ -265,15 +265,20 @@ def mixture(products: Floats, drift: float = 0.0) -> Floats:
     [0.5, 0.5]
     """
     count = len(products)
+    even = np.full(count, 1 / max(count, 1))
     most = np.diagonal(products).max(initial=0.0)
     if not 0 < most < np.inf:
-        return np.full(count, 1 / max(count, 1))
+        return even
     # Gradients differ in length by many orders: all are made of length 1 before the system is solved.
     lengths = np.sqrt(np.maximum(np.diagonal(products), 1e-30 * most))
     relative = products / np.outer(lengths, lengths) + max(drift**2, LEAST_DRIFT**2) * np.eye(count)
-    parts: Floats = np.linalg.solve(relative, 1 / lengths) / lengths
+    try:
+        parts: Floats = np.linalg.solve(relative, 1 / lengths) / lengths
+    except np.linalg.LinAlgError:
+        # No products of gradients are like that, but other hubs send what they like.
+        return even
     total = parts.sum()
-    return parts / total if np.isfinite(total) and total > 0 else np.full(count, 1 / count)
+    return parts / total if np.isfinite(total) and total > 0 else even
 
 
 def weights_of(products: Floats, counts: Sequence[int], objective: Objective) -> Floats:
