@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from sklearn.linear_model import LogisticRegressionCV, RidgeCV
 
 from benchmarks.defaults import Job, tables
@@ -64,19 +65,32 @@ class Arrival:
             self.round = round_index
 
 
-def problem_of(job: Job) -> Problem:
-    """The table with a fifth held out, and the target by scikit-learn on the joined rows."""
+def divided(job: Job) -> tuple[Table, Table, str]:
+    """The table with a fifth held out, in columns of mean 0 and variance 1, and its loss; categories are 0 and 1."""
     classes = np.unique(job.labels)
     is_regression = job.labels.dtype.kind == "f" or len(classes) > 20
     loss = "squared" if is_regression else "logistic" if len(classes) == 2 else "softmax"
     task = "regression" if is_regression else "binary" if len(classes) == 2 else "classes"
-    rows = job.rows.fillna(job.rows.mean(numeric_only=True)).to_numpy(np.float64)
+    rows = pd.get_dummies(job.rows.fillna(job.rows.mean(numeric_only=True))).to_numpy(np.float64)
     labels = job.labels if is_regression else np.searchsorted(classes, job.labels)
     order = np.random.default_rng(0).permutation(len(labels))
     cut = len(order) * 4 // 5
     parts = [Table(job.name, rows[ids], labels[ids], task) for ids in (order[:cut], order[cut:])]
     table, test = standardize(*parts, "float32")
     assert test is not None
+    return table, test, loss
+
+
+def federation_of(table: Table, test: Table, loss: str) -> tuple[Federation, Objective]:
+    """Two silos of three clients, and what they minimise."""
+    federation = Federation.cut(table, test, silos=2, clients=3, bias=True)
+    return federation, Objective(loss, automatic_l2(loss_of(loss), federation.num_samples))
+
+
+def problem_of(job: Job) -> Problem:
+    """The table with a fifth held out, and the target by scikit-learn on the joined rows."""
+    table, test, loss = divided(job)
+    is_regression = loss == "squared"
     penalties = np.logspace(-3, 3, 7)
     if is_regression:
         best = RidgeCV(penalties).fit(table.features, table.labels)
@@ -92,9 +106,7 @@ def problem_of(job: Job) -> Problem:
             figure = roc_auc_score(test.labels, best.decision_function(test.features))
         else:
             figure = float(np.mean(best.predict(test.features) == test.labels))
-    federation = Federation.cut(table, test, silos=2, clients=3, bias=True)
-    objective = Objective(loss, automatic_l2(loss_of(loss), federation.num_samples))
-    return Problem(job.name, federation, objective, figure - NEAR)
+    return Problem(job.name, *federation_of(table, test, loss), figure - NEAR)
 
 
 def automatic_run(problem: Problem) -> tuple[Simulation, float]:

@@ -1,5 +1,6 @@
 """Certificates: never below the true distance from the best model, by Newton's method, and close to it."""
 
+import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -23,7 +24,7 @@ from tdcd.core.family.scaled import Window
 from tdcd.core.losses import Huber, Loss
 from tdcd.core.objective import Objective
 from tdcd.core.round import WITNESSES
-from tdcd.core.settings import Settings
+from tdcd.core.settings import Settings, draws_of
 from tdcd.core.variant import Variant
 
 LOSSES = ("squared", "logistic", "softmax", "poisson", "huber")
@@ -105,8 +106,9 @@ def certificate_of(problem, models):
     for silo, table in enumerate(tables):
         blocks = np.stack([model[silo] for model in models[::-1]])[:WITNESSES]
         gradients = np.stack([table.T @ one + objective.l2 * own for one, own in zip(slopes, blocks, strict=False)])
-        windows.append(Window(blocks, gradients, np.zeros(len(blocks))))
-    weights = certificate.weights_of([certificate.products(window) for window in windows], objective)
+        windows.append(Window(blocks, gradients, np.zeros((len(blocks), len(blocks)))))
+    grams, counts = zip(*(certificate.products(window) for window in windows), strict=True)
+    weights = certificate.weights_of(np.sum(grams, axis=0), counts, objective)
     blocks = [[now, certificate.witness(weights, own, now)] for now, own in zip(models[-1], windows, strict=True)]
     if len(models) == 1:
         blocks = [own[:1] for own in blocks]
@@ -177,6 +179,30 @@ def test_one_model_proves_what_strong_convexity_does():
     assert found.loss - found.bound == pytest.approx(found.gradient_norm**2 / (2 * 0.05), rel=1e-9)
 
 
+@given(seed=st.integers(0, 10_000), num_silos=st.integers(1, 255), power=st.integers(-9, 0))
+@examples(30)
+def test_products_in_fixed_point_add_up_to_within_their_last_digits(seed, num_silos, power):
+    largest = certificate.largest_product(num_silos)
+    rng = np.random.default_rng(seed)
+    each = largest * rng.uniform(-1, 1, (num_silos, 5)) * 10.0 ** rng.integers(3 * power, 1, (num_silos, 5))
+    each[0, 0], each[-1, 1] = largest, -largest
+    steps = [certificate.product_steps(own) for own in each]
+    total = certificate.summed_products(sum(steps[1:], start=steps[0]))
+    for found, own in zip(total, each.T, strict=True):
+        assert found == pytest.approx(math.fsum(own), rel=1e-15, abs=num_silos * 2.0**-60 + 1e-17)
+
+
+@pytest.mark.parametrize("off", [np.nan, np.inf, 1 + certificate.LEAST_DRIFT**2])
+def test_whatever_other_hubs_send_as_products_there_is_a_mixture(off):
+    assert certificate.mixture(np.array([[1.0, off], [off, 1.0]])).tolist() == [0.5, 0.5]
+
+
+def test_gradients_that_are_too_long_for_fixed_point_are_left_out():
+    window = Window(np.ones((2, 3, 1)), np.full((2, 3, 1), 1e4), np.zeros((2, 2)))
+    assert certificate.products(window, 1e7)[1] == 0
+    assert certificate.products(window, 1e9)[1] == 2
+
+
 def test_a_bound_is_one_for_ever():
     found = certificate.Certificate(1.0, 0.2, 3.0)
     assert certificate.gap_of(1.0, found, [0.5]) == pytest.approx(0.5)
@@ -207,17 +233,36 @@ def test_gaps_of_a_run_are_never_below_the_true_distance(loss, changes):
 
 
 @pytest.mark.parametrize(
-    ("loss", "changes"),
-    [*((loss, {}) for loss in ("squared", "logistic", "softmax", "huber")), ("logistic", {"is_weighted": True})],
+    ("loss", "changes", "parts"),
+    [
+        *((loss, {}, {}) for loss in ("squared", "logistic", "softmax", "huber")),
+        ("logistic", {"is_weighted": True}, {}),
+        ("squared", {}, MASKS),
+        ("logistic", {}, MASKS),
+    ],
 )
-def test_with_automatic_steps_a_gap_is_close_to_the_true_distance(loss, changes):
+def test_with_automatic_steps_a_gap_is_close_to_the_true_distance(loss, changes, parts):
     problem = drawn(loss, 7, **changes)
-    result = tdcd.train(problem.federation, Linear(), problem.objective, rounds=60, evaluate_every=5, quiet=True)
+    result = tdcd.train(
+        problem.federation, Linear(), problem.objective,
+        rounds=60, evaluate_every=5, variant=Variant(**parts), quiet=True,
+    )  # fmt: skip
     best = best_loss(result.federation, problem.objective, NUM_CLASSES if loss == "softmax" else 1)
     last = result.history[-1]
     assert [record.gap is not None for record in result.history][-1]
     assert last.train_loss - best <= last.gap
     assert last.gap < 3 * abs(last.train_loss - best) + 1e-6 * last.train_loss
+
+
+def test_a_mixture_of_overlapping_rounds_counts_how_far_blocks_have_moved():
+    """Else its gap is 20 times the distance here."""
+    problem = drawn("squared", 7)
+    result = tdcd.train(
+        problem.federation, Linear(), problem.objective,
+        rounds=100, evaluate_every=10, variant=Variant(timing=Overlap(2)), quiet=True,
+    )  # fmt: skip
+    last, best = result.history[-1], best_loss(result.federation, problem.objective, 1)
+    assert last.train_loss - best <= last.gap < 3 * (last.train_loss - best) + 1e-8
 
 
 def cases():
@@ -278,11 +323,25 @@ def test_labels_at_one_silo_change_nothing():
     assert at_one.history[-1].gap == pytest.approx(everywhere.history[-1].gap, rel=1e-9)
 
 
-def test_labels_at_one_silo_and_minibatches_give_none():
-    """Its slopes would be of samples that no minibatch had."""
+@pytest.mark.parametrize("minibatches", ["fresh", "reused"])
+def test_labels_at_one_silo_wait_until_minibatches_had_every_sample(minibatches):
+    """Slopes would be sent of samples of which training sent none."""
     problem = drawn("logistic", 8)
-    result = trained(problem, problem.objective, rounds=20, variant=Variant(knowledge=LabelsAt(1)))
-    assert {(record.gap, record.gradient_norm) for record in result.history} == {(None, None)}
+    settings = replace(problem.settings, minibatches=minibatches, step_size=0.02)
+    draws, seen, covered = draws_of(settings, SHAPE.num_samples), set(), 0
+    while len(seen) < SHAPE.num_samples:
+        seen |= {*draws(covered).ravel().tolist()}
+        covered += 1
+    best = best_loss(problem.federation, problem.objective, 1)
+    for rounds in (covered - 1, covered, 40):
+        result = tdcd.train(
+            problem.federation, Linear(), problem.objective, settings,
+            rounds=rounds, evaluate_every=50, variant=Variant(knowledge=LabelsAt(1)),
+        )  # fmt: skip
+        last = result.history[-1]
+        assert last.gradient_norm is None
+        assert (last.gap is None) == (rounds < covered)
+        assert last.gap is None or last.gap >= last.train_loss - best > 0
 
 
 def test_without_l2_there_is_the_norm_of_the_gradient():

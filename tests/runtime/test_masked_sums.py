@@ -108,13 +108,13 @@ def test_masks_cancel_and_are_never_used_twice():
     seen = set()
     for run, group in (("run", HUBS), ("other run", HUBS), ("run", HUBS[:2])):
         masks = masks_of(run, group)
-        for what in ("phi", "train", "test", "prediction", "block"):
-            for round_index in (0, 1, 2**40):
-                drawn = [one.of(what, round_index, (3, 2)) for one in masks.values()]
+        for what in ("phi", "train", "test", "prediction", "block", "products"):
+            for round_index, after in ((0, ""), (0, "products"), (0, "others"), (1, ""), (2**40, "")):
+                drawn = [one.of(what, round_index, (3, 2), after) for one in masks.values()]
                 assert not sum(drawn).any()
                 seen |= {one.tobytes() for one in drawn}
     # Of two members, the masks are one another's negatives, and so two as well.
-    assert len(seen) == 5 * 3 * (3 + 3 + 2)
+    assert len(seen) == 6 * 5 * (3 + 3 + 2)
 
 
 def test_with_labels_at_one_silo_its_hub_only_adds_up():
@@ -142,8 +142,8 @@ class Shifted:
     def __init__(self, masks, by):
         self.masks, self.by = masks, by
 
-    def of(self, what, round_index, shape):
-        return self.masks.of(what, round_index, shape) + self.by
+    def of(self, what, round_index, shape, after=""):
+        return self.masks.of(what, round_index, shape, after) + self.by
 
 
 @pytest.mark.parametrize("seed", range(20))

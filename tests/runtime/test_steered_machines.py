@@ -25,12 +25,8 @@ CASES = {
     "masks": {"silos": THREE, "exchange": {"protect": "mask", "protect_blocks": True}},
     "few bits": {"exchange": {"phi_bits": 8, "block_bits": 8}},
     "shared, best": {"federation": {"share_model": True}, "evaluate": {"keep": "best"}},
-    "several local steps": {"train": {"local_steps": 3, "batch_size": 32}},
-    "proven late": {
-        "silos": THREE,
-        "exchange": {"protect": "mask"},
-        "model": {"l2": 1e-5},
-    },
+    "several local steps": {"federation": {"labels": "lab"}, "train": {"local_steps": 3, "batch_size": 32}},
+    "proven late": {"train": {"overlap": 2, "rounds": 200}, "model": {"l2": 1e-7}},
     "not proven": {"silos": SLOW, "evaluate": {"every": 4}, "train": {"rounds": 84}, "model": {"l2": 1e-7}},
     "steps that overflow": {
         "train": {"hub_optimizer": "momentum", "hub_step_size": 1e10, "rounds": 240},

@@ -30,7 +30,8 @@ from tdcd.core.family.scaled import Window
 from tdcd.core.lazy import jax
 from tdcd.core.objective import Objective
 from tdcd.core.round import WITNESSES, CertificateKind, Everyone
-from tdcd.core.settings import Settings
+from tdcd.core.schedule import Draws
+from tdcd.core.settings import Settings, draws_of
 from tdcd.core.trees import leaves_of, map_tree
 from tdcd.core.variant import Variant
 
@@ -47,6 +48,8 @@ each other, and change last bits with the number of cores."""
 MOST_AT_ONCE = 1 << 15
 """Features of a chunk: they are to stay in the processor's cache."""
 EPSILON = float(np.finfo(np.float64).eps)
+PRODUCT_UNITS = np.array([2.0**-13, 2.0**-36, 2.0**-59])
+"""Of products of gradients where hubs know nothing but their sum; see :func:`product_steps`."""
 DRIFT, LEAST_DRIFT = 1e-2, 1e-6
 """By which part of itself a mixture takes the gradient of a remembered model to be off: where the curvature of the loss
 changes, and where it does not."""
@@ -76,26 +79,58 @@ def is_due(round_index: int, every: int, least: int, last: int) -> bool:
     return round_index == last or (round_index > 0 and round_index // least > max(0, round_index - every) // least)
 
 
-def kind_of(
-    variant: Variant, settings: Settings, combine: Combine, are_linear: bool, num_scores: int
-) -> CertificateKind:
+def kind_of(variant: Variant, combine: Combine, are_linear: bool, num_scores: int) -> CertificateKind:
     """What is worked out of a model: its gap by a witness, or by itself; the norm of its gradient only; or nothing.
-
-    A silo that alone has labels sends slopes of all training samples. Where it does not do so in every round anyway,
-    there is no certificate: minibatches may leave out samples, whose slopes are then sent to no party.
 
     Args:
         num_scores: of all training samples.
     """
-    sends_all = settings.minibatches == "full" or settings.limits_batch
     if variant.encrypted is not None:
         # A certificate is made of every sample's slope.
         return ""
-    if variant.has_noise or num_scores > MOST_SCORES or not (variant.knowledge.route == Everyone() or sends_all):
+    if variant.has_noise or num_scores > MOST_SCORES:
         return ""
     if not are_linear or not combine.is_additive:
         return "gradient"
     return "witness" if variant.remembers_rounds else "model"
+
+
+class Coverage:
+    """From which round on every training sample was in a minibatch.
+
+    A silo that alone has labels sends slopes of all training samples in a certificate. It waits until minibatches have
+    had them all, so that no slope is sent of a sample of which training sent none.
+
+    >>> from tdcd.core.family.labels import LabelsAt
+    >>> settings = Settings(step_size=0.1, batch_size=4, local_steps=1)
+    >>> coverage = Coverage(Variant(knowledge=LabelsAt(0)), settings, num_samples=10)
+    >>> [coverage.is_whole(round_index) for round_index in (1, 2, 20)], Coverage(Variant(), settings, 10).is_whole(0)
+    ([False, False, True], True)
+    """
+
+    def __init__(self, variant: Variant, settings: Settings, num_samples: int) -> None:
+        """Before round 0."""
+        self._drawn: Draws | None = None
+        self._passed = 0
+        """The rounds whose minibatches were looked at."""
+        if variant.knowledge.route != Everyone() and settings.minibatches != "full":
+            self._drawn = draws_of(settings, num_samples)
+            self._per_round = settings.num_exchanged * settings.effective_batch_size(num_samples)
+            self._missing, self._is_missing = num_samples, np.ones(num_samples, bool)
+
+    def is_whole(self, round_index: int) -> bool:
+        """Whether the rounds before this one had every sample."""
+        if self._drawn is None:
+            return True
+        if round_index * self._per_round < len(self._is_missing):
+            # Others need not be drawn again for it.
+            return False
+        while self._missing and self._passed < round_index:
+            ids = np.unique(self._drawn(self._passed))
+            self._missing -= int(self._is_missing[ids].sum())
+            self._is_missing[ids] = False
+            self._passed += 1
+        return not self._missing and self._passed <= round_index
 
 
 def no_certificate(objective: Objective, are_linear: bool) -> str:
@@ -163,20 +198,55 @@ class Samples(NamedTuple):
         return EPSILON * (len(self.parts) + 10)
 
 
-def products(window: Window | None) -> tuple[Floats, int]:
+def products(window: Window | None, largest: float = np.inf) -> tuple[Floats, int]:
     """The inner products of a silo's gradients in its last rounds, ``[64, 64]``, the last round first; and how many
     rounds these are: what is beyond them is zero.
 
-    Gradients are differences of rounded blocks. What that may be of their squares is added: a mixture is not to rest
-    on it.
+    Products of what gradients may be off by are added: a mixture is not to rest on it.
+
+    Args:
+        largest: with a larger product, it is those of no rounds.
     """
     gram = np.zeros((WITNESSES, WITNESSES))
     if window is None or not len(window.blocks):
         return gram, 0
     count = len(window.blocks)
     flat = window.gradients.reshape(count, -1)
-    gram[:count, :count] = flat @ flat.T + np.diag(window.noise**2)
+    own = flat @ flat.T + window.errors
+    if not np.abs(own).max() <= largest:
+        return gram, 0
+    gram[:count, :count] = own
     return gram, count
+
+
+def largest_product(num_silos: int) -> float:
+    """The largest product of each of so many silos that :func:`product_steps` have room for."""
+    return float(2.0**30 * PRODUCT_UNITS[0] / num_silos)
+
+
+def product_steps(gram: Floats) -> NDArray[np.uint32]:
+    """Products as whole numbers modulo 2^32, ``[3, ...]``, which masks can hide and which add up exactly.
+
+    Squares of gradients differ by many orders, so that each is three such numbers: so many units, then so many of the
+    next finer ones for what is left. Each product is off by 2^-60 at most.
+    """
+    steps, left = [], gram
+    for unit in PRODUCT_UNITS:
+        whole = np.round(left / unit)
+        # What is left is a multiple of a smaller power of 2, and so exact.
+        steps.append(whole)
+        left = left - whole * unit
+    return np.stack(steps).astype(np.int32).astype(np.uint32)
+
+
+def summed_products(total: NDArray[np.uint32]) -> Floats:
+    """The sum of products, from the sum of their :func:`product_steps`.
+
+    >>> products = np.array([2.5, -1e-9, 300.0])
+    >>> bool((summed_products(product_steps(products) + product_steps(-products)) == 0).all())
+    True
+    """
+    return np.asarray(np.tensordot(PRODUCT_UNITS, total.astype(np.int32).astype(np.float64), 1))
 
 
 def mixture(products: Floats, drift: float = 0.0) -> Floats:
@@ -195,27 +265,33 @@ def mixture(products: Floats, drift: float = 0.0) -> Floats:
     [0.5, 0.5]
     """
     count = len(products)
+    even = np.full(count, 1 / max(count, 1))
     most = np.diagonal(products).max(initial=0.0)
     if not 0 < most < np.inf:
-        return np.full(count, 1 / max(count, 1))
+        return even
     # Gradients differ in length by many orders: all are made of length 1 before the system is solved.
     lengths = np.sqrt(np.maximum(np.diagonal(products), 1e-30 * most))
     relative = products / np.outer(lengths, lengths) + max(drift**2, LEAST_DRIFT**2) * np.eye(count)
-    parts: Floats = np.linalg.solve(relative, 1 / lengths) / lengths
+    try:
+        parts: Floats = np.linalg.solve(relative, 1 / lengths) / lengths
+    except np.linalg.LinAlgError:
+        # No products of gradients are like that, but other hubs send what they like.
+        return even
     total = parts.sum()
-    return parts / total if np.isfinite(total) and total > 0 else np.full(count, 1 / count)
+    return parts / total if np.isfinite(total) and total > 0 else even
 
 
-def weights_of(parts: Sequence[tuple[Floats, int]], objective: Objective) -> Floats:
-    """How much of the model of each of the last rounds the witness is, from every silo's :func:`products`.
+def weights_of(products: Floats, counts: Sequence[int], objective: Objective) -> Floats:
+    """How much of the model of each of the last rounds the witness is, from the sum of all silos' :func:`products` and
+    from each one's number of rounds.
 
     Rounds that some silo does not remember are left out; of none, and where nothing can be proven, the witness is the
     model itself. Where the curvature of the loss changes, the earlier half of the rounds says too little of the last.
     """
-    count = 0 if no_certificate(objective, are_linear=True) else min(number for _, number in parts)
+    count = 0 if no_certificate(objective, are_linear=True) else min(counts)
     drift = 0.0 if objective.kind.is_quadratic else DRIFT
     count = -(-count // 2) if drift else count
-    return mixture(np.asarray(sum(gram[:count, :count] for gram, _ in parts)), drift)
+    return mixture(products[:count, :count], drift)
 
 
 def witness(weights: Floats, window: Window | None, block: Floats) -> Floats:

@@ -402,7 +402,11 @@ def _certificate(variant: "Variant", num_silos: int, widths: Widths) -> Iterator
     kind, route, codec = widths.certificate, variant.knowledge.route, scores_codec(variant.exchange)
     is_star, answer, exact = route != Everyone(), From(variant.knowledge.scored_at(0)), "float64"
     if kind == "witness":
-        yield Flow("gram", "hub_to_hub", "vector", WITNESSES**2, route=route, dtype=exact)
+        if variant.summed_phi is None:
+            yield Flow("gram", "hub_to_hub", "vector", WITNESSES**2, route=route, dtype=exact)
+        else:
+            # Of a product that hubs know nothing but the sum of, there are three numbers.
+            yield Flow("gram", "hub_to_hub", "vector", 3 * WITNESSES**2, route=route, dtype="uint32")
         if is_star:
             yield Flow("mixture", "hub_to_hub", "vector", WITNESSES, route=answer, dtype=exact)
     blocks = 2 if kind == "witness" else 1

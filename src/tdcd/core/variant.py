@@ -99,11 +99,13 @@ class Variant:
         """Whether hubs remember their last rounds, all the same ones, and may send each other products of gradients."""
         update = self.hub_update.update if isinstance(self.hub_update, Steered) else self.hub_update
         are_slow = any(period > 1 for period in getattr(self.timing, "periods", ()))
-        return hasattr(update, "window") and self.summed_phi is None and not are_slow
+        return hasattr(update, "window") and not are_slow
 
     def window(self, state: UpdateState) -> Window | None:
         """What a hub remembers of its last rounds; None if it remembers none."""
-        window: Window | None = self.hub_update.window(state) if self.remembers_rounds else None  # type: ignore[attr-defined]
+        if not self.remembers_rounds:
+            return None
+        window: Window | None = self.hub_update.window(state, self.timing.depth)  # type: ignore[attr-defined]
         return window
 
     @property

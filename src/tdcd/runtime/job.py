@@ -219,7 +219,7 @@ class Job:
     def round(self) -> Round:
         """What parties send each other; how wide it is, is known when the samples are."""
         # So is whether there is anything to prove; who is sent what is known now.
-        kind = certificate.kind_of(self.variant, self.settings, self.combine, self.are_linear, 0)
+        kind = certificate.kind_of(self.variant, self.combine, self.are_linear, 0)
         return round_of(
             self.variant, len(self.hubs), Widths(1, 1, certificate=kind, shared=self.keyed, one_step=self.is_one_step)
         )

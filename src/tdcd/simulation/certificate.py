@@ -1,5 +1,6 @@
 """Certificates of simulated runs: :mod:`tdcd.core.certificate` over all clients' rows at once."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from tdcd.blocks import activations
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate, Floats, Proof, Samples, SiloSide
 from tdcd.core.codecs.fixed_point import FixedBlocks
+from tdcd.core.family.scaled import Window
 from tdcd.core.trees import leaves_of
 from tdcd.federation.silos import Silo
 from tdcd.simulation.engines.base import State
@@ -28,14 +30,14 @@ def certify(simulation: Simulation, run: int, state: State) -> Certificate:
 
 
 def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) -> Certificate:
-    variant, silos = simulation.variant, simulation.federation.silos
+    variant, silos, fixed = simulation.variant, simulation.federation.silos, simulation.round.summed_phi
     blocks = [[np.asarray(leaves_of(block)[0], np.float64)] for block in state.blocks]
     if simulation.certificate_kind == "witness":
         windows = [variant.window(update) for update in state.updates]
-        weights = certificate.weights_of([certificate.products(window) for window in windows], samples.objective)
+        weights = certificate.weights_of(*_products(windows, are_hidden=fixed is not None), samples.objective)
         for own, window in zip(blocks, windows, strict=True):
             own.append(certificate.witness(weights, window, own[0]))
-    tables, fixed = simulation.tables, simulation.round.summed_phi
+    tables = simulation.tables
     parts: list[Any] = [certificate.scores_of(rows, np.stack(own)) for rows, own in zip(tables, blocks, strict=True)]
     if fixed is None:
         scores = np.asarray(sum(parts[1:], start=parts[0]))
@@ -48,6 +50,16 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
         pulled, error = _pulled(rows, proof.slopes, silo, simulation.round.summed_blocks)
         sides.append(SiloSide.of(pulled, own, samples.objective.l2, error))
     return proof.certificate(sides)
+
+
+def _products(windows: Sequence[Window | None], *, are_hidden: bool) -> tuple[Floats, list[int]]:
+    """The sum of all silos' products of gradients, and how many rounds each remembers."""
+    largest = certificate.largest_product(len(windows)) if are_hidden else np.inf
+    products, counts = zip(*(certificate.products(window, largest) for window in windows), strict=True)
+    if not are_hidden:
+        return np.asarray(sum(products[1:], start=products[0])), [*counts]
+    steps = [certificate.product_steps(gram) for gram in products]
+    return certificate.summed_products(sum(steps[1:], start=steps[0])), [*counts]
 
 
 def _pulled(rows: NDArray[Any], slopes: Floats, silo: Silo, summed: FixedBlocks | None) -> tuple[Floats, float]:

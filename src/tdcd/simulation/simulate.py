@@ -182,7 +182,7 @@ class Simulation:
         if self.hosts is not None:
             return ""
         num_scores = self.num_samples * self.phi_width
-        return certificate.kind_of(variant, self.settings, self.objective.combine, self._are_linear, num_scores)
+        return certificate.kind_of(variant, self.objective.combine, self._are_linear, num_scores)
 
     @property
     def _are_linear(self) -> bool:

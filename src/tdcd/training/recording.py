@@ -96,6 +96,7 @@ class TrainingRun:
         self.folder: RunFolder | None = None
         self.names = [silo.name for silo in plan.federation.silos]
         self._ledger, self._engine = ledger, engine
+        self._coverage = certificate.Coverage(plan.variant, plan.settings, plan.federation.num_samples)
         self._mark, self._data = NO_LINES, ""
         self._finite = (state, 0)
         self._best: Best | None = None
@@ -193,7 +194,10 @@ class TrainingRun:
         # That of a run with fewer rounds had a certificate since it was the last one.
         ready = self.stopping.ready(self.history)
         certified = [
-            (line.round in ready or self._is_certified(line.round)) and not line.diverged for line in self.history
+            (line.round in ready or self._is_certified(line.round))
+            and not line.diverged
+            and self._coverage.is_whole(line.round)
+            for line in self.history
         ]
         self._num_certified = sum(certified)
         if self.history and not self.is_over and not certified[-1]:
@@ -315,7 +319,7 @@ class TrainingRun:
             if self._best.round == record.round:
                 self._best_blocks = self.state.blocks
             is_due = self._is_certified(self.round) or self.stopping.is_spent(self._best, self._control)
-            if certify is not None and is_due:
+            if certify is not None and is_due and self._coverage.is_whole(self.round):
                 self._num_certified += 1
                 record = self._certified(record, certify)
         self._control = self.stopping.proven(self._control, record)

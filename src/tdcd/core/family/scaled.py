@@ -70,8 +70,8 @@ class Window(NamedTuple):
     """``[m, D, C]``."""
     gradients: NDArray[np.float64]
     """``[m, D, C]``: of the objective, l2 counted in."""
-    noise: NDArray[np.float64]
-    """``[m]``: how far the norm of each gradient may be off, since it is a difference of rounded blocks."""
+    errors: NDArray[np.float64]
+    """``[m, m]``: inner products of what the gradients may be off by."""
 
 
 @runtime_checkable
@@ -223,15 +223,40 @@ class Scaled:
         step_size: Array = library.where(is_measured, library.maximum(longest, self.step_size), last)
         return step_size
 
-    def window(self, state: UpdateState) -> Window | None:
-        """The last rounds, as far as they are remembered."""
+    def window(self, state: UpdateState, delay: int = 0) -> Window | None:
+        r"""The last rounds, as far as they are remembered.
+
+        Gradients are differences of rounded blocks. Where rounds overlap by D, they are also those of other silos'
+        blocks of D rounds before, and so off by what these blocks have moved since then. A hub knows that of its own
+        block, :math:`\Delta_k`, and how far it reaches at most: the gradients of a silo with the same curvature would
+        be off by :math:`a\, \Delta_k^\top A_j \Delta_l` in their products, with a the mean of A's diagonal.
+
+        Args:
+            delay: D.
+        """
         if "window" not in state:
             return None
         known = {name: np.asarray(array) for name, array in state["window"].items()}
         steps, rounds, epsilon = int(known["steps"]), len(known["blocks"]), np.finfo(known["blocks"].dtype).eps
-        last_first = (steps - 1 - np.arange(min(steps, rounds))) % rounds
+        count = min(steps, rounds)
+        if count <= delay:
+            return None
+        last_first = (steps - 1 - np.arange(count)) % rounds
         blocks, gradients = (known[name][last_first].astype(np.float64) for name in ("blocks", "gradients"))
-        return Window(blocks, gradients, epsilon / self.reach * np.sqrt(np.einsum("mdc,mdc->m", blocks, blocks)))
+        errors = np.diag((epsilon / self.reach) ** 2 * np.einsum("mdc,mdc->m", blocks, blocks))
+        if delay:
+            count -= delay
+            moved = blocks[:count] - blocks[delay:]
+            errors = errors[:count, :count] + _products_by(np.asarray(state["inverse"], np.float64), moved)
+        return Window(blocks[:count], gradients[:count], errors)
+
+
+def _products_by(inverse: NDArray[np.float64], moved: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Inner products of changes of a block ``[m, D, C]`` by A, times the mean of A's diagonal."""
+    matrix: Any = 1 / inverse if inverse.ndim == 1 else np.linalg.inv(inverse)
+    along = matrix[:, None] * moved if inverse.ndim == 1 else matrix @ moved
+    diagonal = matrix if inverse.ndim == 1 else np.diagonal(matrix)
+    return np.asarray(diagonal.mean() * np.einsum("adc,bdc->ab", moved, along))
 
 
 def _with_round(window: dict[str, Array], block: Array, gradient: Array) -> dict[str, Array]:

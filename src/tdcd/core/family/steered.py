@@ -83,10 +83,10 @@ class Steered:
         """Whether a step since the last decision was not finite, so that the block stands still."""
         return bool(np.asarray(state["lost"]) > 0)
 
-    def window(self, state: UpdateState) -> Window | None:
-        """The last rounds, where the update remembers them."""
+    def window(self, state: UpdateState, delay: int = 0) -> Window | None:
+        """The last rounds, where the update remembers them; see :meth:`Scaled.window`."""
         window = getattr(self.update, "window", None)
-        remembered: Window | None = None if window is None else window(state["inner"])
+        remembered: Window | None = None if window is None else window(state["inner"], delay)
         return remembered
 
     def with_factor(self, state: UpdateState, factor: float, *, wait: int | None = None) -> UpdateState:

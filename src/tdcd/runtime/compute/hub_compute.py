@@ -112,9 +112,7 @@ class HubCompute:
         self.phi_shape = (self.num_exchanged, self.batch_size, self.phi_width)
         statistic = self.objective.statistic_width(self.num_outputs)
         num_scores = sample_index.num_samples * self.phi_width
-        self.certificate_kind = certificate.kind_of(
-            self.variant, self.settings, self.objective.combine, job.are_linear, num_scores
-        )
+        self.certificate_kind = certificate.kind_of(self.variant, self.objective.combine, job.are_linear, num_scores)
         widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind, job.keyed, job.is_one_step)
         self.round = round_of(job.variant, len(job.hubs), widths)
         self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)

@@ -1,5 +1,6 @@
 """What a hub computes for the certificate of one line of the history: :mod:`tdcd.core.certificate` on what was sent."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from tdcd.core import certificate
 from tdcd.core.certificate import Certificate, Floats, Proof, SiloSide
 from tdcd.core.family.scaled import Window
 from tdcd.core.objective import Tree
-from tdcd.core.round import WITNESSES
 from tdcd.core.trees import leaves_of, map_tree, named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.secure_sums import add_steps
@@ -28,6 +28,7 @@ class LineProof:
         self._compute, self._round, self._block, self._window = compute, round_index, block, window
         self._blocks = [np.asarray(leaf, np.float64) for leaf in leaves_of(block)[:1]]
         self._proof: Proof | None = None
+        self._after = ""
 
     @property
     def is_mixed(self) -> bool:
@@ -39,18 +40,26 @@ class LineProof:
         """Whether blocks are linear, so that clients score in float64 whatever the witness is."""
         return self._compute.certificate_kind != "gradient"
 
-    def products(self) -> tuple[Floats, int]:
-        """The inner products of the silo's gradients, and how many there are."""
-        gram, models = certificate.products(self._window)
-        return gram.ravel(), models
+    def products(self) -> tuple[NDArray[Any], int]:
+        """The inner products of the silo's gradients, as hubs send them, and of how many rounds they are."""
+        compute = self._compute
+        largest = np.inf if compute.round.summed_phi is None else certificate.largest_product(compute.round.num_silos)
+        gram, models = certificate.products(self._window, largest)
+        return compute.links.products_part(self._round, gram), models
 
-    def weights(self, products: Sequence[Floats], models: Sequence[int]) -> Floats:
+    def weights(self, products: Sequence[NDArray[Any]], models: Sequence[int]) -> Floats:
         """How much of each model to take, from every hub's products."""
-        each = [(own.reshape(WITNESSES, -1), count) for own, count in zip(products, models, strict=True)]
-        return certificate.weights_of(each, self._compute.objective)
+        return certificate.weights_of(self._compute.links.products_sum(products), models, self._compute.objective)
 
-    def mix(self, weights: Floats) -> None:
-        """Let the witness be that mixture."""
+    def mix(self, weights: Floats, sent: Sequence[NDArray[Any]], models: Sequence[int]) -> None:
+        """Let the witness be that mixture.
+
+        Args:
+            sent: what the weights follow from, as all hubs were sent it, with its numbers of models. If a hub sent
+                others different things, their scores of the witness have masks that do not cancel.
+        """
+        known = [*(array.tobytes() for array in sent), repr([*models]).encode()]
+        self._after = hashlib.sha256(b"".join(known)).hexdigest()
         self._blocks.append(certificate.witness(weights, self._window, self._blocks[0]))
 
     def question(self) -> Arrays:
@@ -64,7 +73,7 @@ class LineProof:
         for client, (answer, place) in enumerate(zip(answers, compute.train_places, strict=True)):
             if answer is not None:
                 scores[place] = compute.of_samples(client, answer["witness_scores"])
-        return compute.links.exact_part(self._round, scores)
+        return compute.links.exact_part(self._round, scores, self._after)
 
     @np.errstate(all="ignore")
     def prove(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

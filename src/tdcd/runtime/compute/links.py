@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core import algorithm, presence
+from tdcd.core.certificate import product_steps, summed_products
 from tdcd.core.codecs.codec import (
     BLOCKS,
     TO_HUB,
@@ -27,10 +28,11 @@ from tdcd.core.codecs.codec import (
 from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
+from tdcd.core.round import WITNESSES
 from tdcd.core.settings import Settings
 from tdcd.core.trees import like, map_tree, named_leaves
 from tdcd.core.variant import Variant
-from tdcd.runtime.compute.secure_sums import Masks, Sums, What
+from tdcd.runtime.compute.secure_sums import Masks, Sums, What, add_steps
 from tdcd.runtime.messages.structure import Arrays
 
 MEMORY = "memory."
@@ -162,9 +164,25 @@ class Links:
         """The sum of all silos' scores, from what every hub sent; in silo order, whatever the order of arrival."""
         return np.asarray(sum(parts[1:], start=parts[0])) if self._sums is None else self._sums.all(parts)
 
-    def exact_part(self, round_index: int, scores: NDArray[np.float64]) -> NDArray[Any]:
-        """The silo's scores ``[M, k C]`` of a certificate, in float64, as the other hubs are sent them."""
-        return scores if self._sums is None else self._sums.part("witness", round_index, scores)
+    def products_part(self, round_index: int, products: NDArray[np.float64]) -> NDArray[Any]:
+        """The products of the silo's gradients of a certificate, as the other hubs are sent them."""
+        if self._sums is None:
+            return products.ravel()
+        return self._sums.hidden("products", round_index, product_steps(products).ravel())
+
+    def products_sum(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+        """The sum of all silos' products, ``[64, 64]``, from what every hub sent."""
+        if self._sums is None:
+            return np.asarray(sum(parts[1:], start=parts[0])).reshape(WITNESSES, -1)
+        return summed_products(add_steps(parts).reshape(-1, WITNESSES, WITNESSES))
+
+    def exact_part(self, round_index: int, scores: NDArray[np.float64], after: str) -> NDArray[Any]:
+        """The silo's scores ``[M, k C]`` of a certificate, in float64, as the other hubs are sent them.
+
+        Args:
+            after: a digest of what the blocks that were scored follow from, besides the rounds before.
+        """
+        return scores if self._sums is None else self._sums.part("witness", round_index, scores, after)
 
     def exact_sum(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         """The sum of all silos' scores of a certificate, from what every hub sent."""

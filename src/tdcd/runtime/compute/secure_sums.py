@@ -17,8 +17,17 @@ from tdcd.core.codecs.fixed_point import FixedPoint, beyond
 from tdcd.runtime.certificates.agreement import derive
 from tdcd.runtime.job import IncompatibleParties
 
-What = Literal["phi", "train", "test", "prediction", "block", "witness", "gradient"]
-_WHAT: dict[What, int] = {"phi": 0, "train": 1, "test": 2, "prediction": 3, "block": 4, "witness": 5, "gradient": 6}
+What = Literal["phi", "train", "test", "prediction", "block", "witness", "gradient", "products"]
+_WHAT: dict[What, int] = {
+    "phi": 0,
+    "train": 1,
+    "test": 2,
+    "prediction": 3,
+    "block": 4,
+    "witness": 5,
+    "gradient": 6,
+    "products": 7,
+}
 _KEPT = 8
 FixedSteps = NDArray[np.uint32]
 
@@ -35,9 +44,13 @@ class Masks:
         """What masks of a round follow from, next to keys: what was sent before, which all members know alike."""
         self._mask = lru_cache(maxsize=_KEPT)(self._draw)
 
-    def of(self, what: What, round_index: int, shape: tuple[int, ...]) -> FixedSteps:
-        """This member's mask; over all members, masks add up to zero modulo 2^32."""
-        return self._mask(what, round_index, shape, self.past(what, round_index))
+    def of(self, what: What, round_index: int, shape: tuple[int, ...], after: str = "") -> FixedSteps:
+        """This member's mask; over all members, masks add up to zero modulo 2^32.
+
+        Args:
+            after: a digest of what else was sent before, in the same round.
+        """
+        return self._mask(what, round_index, shape, self.past(what, round_index) + after)
 
     def _draw(self, what: What, round_index: int, shape: tuple[int, ...], past: str) -> FixedSteps:
         nonce = struct.pack("<IIq", 0, _WHAT[what], round_index)
@@ -71,16 +84,20 @@ class Sums:
         if self._masks is not None:
             self._masks.past = past
 
-    def _mask(self, what: What, round_index: int, shape: tuple[int, ...]) -> Any:
-        return np.uint32(0) if self._masks is None else self._masks.of(what, round_index, shape)
+    def _mask(self, what: What, round_index: int, shape: tuple[int, ...], after: str = "") -> Any:
+        return np.uint32(0) if self._masks is None else self._masks.of(what, round_index, shape, after)
 
-    def part(self, what: What, round_index: int, numbers: NDArray[Any]) -> FixedSteps:
+    def part(self, what: What, round_index: int, numbers: NDArray[Any], after: str = "") -> FixedSteps:
         """This hub's part, as it is sent; numbers beyond the range stop the run."""
         largest = float(np.max(np.abs(numbers), initial=0))
         if not largest <= self._fixed.largest:
             raise IncompatibleParties(beyond(f"{self._hub}: {_NAMES[what]}", largest, self._fixed.largest))
-        steps: FixedSteps = self._fixed.steps(numbers) + self._mask(what, round_index, numbers.shape)
-        return steps
+        return self.hidden(what, round_index, self._fixed.steps(numbers), after)
+
+    def hidden(self, what: What, round_index: int, steps: FixedSteps, after: str = "") -> FixedSteps:
+        """Whole numbers with the hub's mask, as they are sent."""
+        masked: FixedSteps = steps + self._mask(what, round_index, steps.shape, after)
+        return masked
 
     def own(self, what: What, round_index: int, part: FixedSteps) -> NDArray[Any]:
         """This hub's own numbers, from its part."""

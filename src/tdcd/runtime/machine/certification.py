@@ -100,14 +100,16 @@ class Certification:
         products, models = self._proof.products()
         yield self._publish("gram", {"gram": products}, ProofFacts(models=models))
         if self._has_labels:
-            weights = self._proof.weights(self._arrays("gram"), [facts.models for facts in self._facts("gram")])
+            sent, counts = self._arrays("gram"), [facts.models for facts in self._facts("gram")]
+            weights = self._proof.weights(sent, counts)
             if self._is_sent_on:
-                padded = np.pad(weights, (0, WITNESSES - len(weights)))
-                yield self._publish("mixture", {"mixture": padded}, ProofFacts(models=len(weights)))
+                sent, counts = [np.pad(weights, (0, WITNESSES - len(weights)))], [len(weights)]
+                yield self._publish("mixture", {"mixture": sent[0]}, ProofFacts(models=len(weights)))
         else:
             yield self._wait("mixture")
-            weights = self._arrays("mixture")[0][: self._facts("mixture")[0].models]
-        self._proof.mix(weights)
+            sent, counts = self._arrays("mixture"), [facts.models for facts in self._facts("mixture")]
+            weights = sent[0][: counts[0]]
+        self._proof.mix(weights, sent, counts)
 
     def _prove(self) -> tuple[bool, NDArray[np.float64]]:
         """Whether there is anything to prove, and the residuals of all samples; zeros if there is nothing."""

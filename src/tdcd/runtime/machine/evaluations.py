@@ -406,6 +406,7 @@ class Evaluations:
         """The line that waits for its certificate."""
         self._kind = compute.certificate_kind
         self._spacing = certificate.spacing(compute.settings, compute.sample_index.num_samples)
+        self._coverage = certificate.Coverage(job.variant, compute.settings, compute.sample_index.num_samples)
         self._may_end_early = job.stopping.patience is not None or job.stopping.steering is not None
         self._silo, self._timing = silo, job.timing
         self._has_labels = job.has_labels(silo)
@@ -473,7 +474,7 @@ class Evaluations:
         """Whether a line is to have a certificate: only one of all samples."""
         if not self._kind or record.diverged or record.unscored:
             return False
-        return self._is_due(record.round) or self.candidates.is_ready
+        return (self._is_due(record.round) or self.candidates.is_ready) and self._coverage.is_whole(record.round)
 
     def _settle(self, record: Record) -> None:
         self.candidates.settle(record)
