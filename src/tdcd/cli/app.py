@@ -171,7 +171,7 @@ def top(
 
 
 def show_where_on_demand() -> None:
-    """Let SIGUSR1 write to standard error what every thread of this process is at, even one that hears nothing else."""
+    """Let SIGUSR1 write to standard error what every thread of this process is at, also one that answers nothing."""
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=2)
 
