@@ -67,7 +67,8 @@ class ClientCompute:
         """
         self._marks, self._lacking = marks, lacking
         self._ones = ones_left(block, silo_rows or num_samples, num_samples)
-        self._silo_rows = silo_rows or num_samples
+        self.silo_rows = silo_rows or num_samples
+        """M_j, the training samples that the silo has."""
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
@@ -125,7 +126,7 @@ class ClientCompute:
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)
         weights = nothing if self._weights is None else self._weights.take(padded)
-        rules = self._rule(Remaining(self._silo_rows, self.batch_size), counts, width)
+        rules = self._rule(Remaining(self.silo_rows, self.batch_size), counts, width)
         places, samples = places % padded[0].size, samples % held[0].size
         parts = zip(of_rounds, features, labels, counts, weights, rules, strict=True)
         return [

@@ -182,13 +182,13 @@ class ClientMasks:
     def products(self, compute: ClientCompute, products: NDArray[Any]) -> NDArray[Any]:
         """The products of the client's features as they are added up with those of all clients of the silo."""
         assert self._exchange is not None
-        everyone = Group(clients=tuple(range(len(self._clients))), rows=compute.num_samples)
-        if self._are_used and (len(self._clients) < FEWEST_LEFT or compute.num_rows == compute.num_samples):
+        everyone = Group(clients=tuple(range(len(self._clients))), rows=compute.silo_rows)
+        if self._are_used and (len(self._clients) < FEWEST_LEFT or compute.num_rows == compute.silo_rows):
             raise RejectedMessage("no other client has rows: the sum would be of this client's products")
         largest = float(np.max(np.abs(products), initial=0))
         if largest > self._exchange.largest:
             raise RejectedMessage(beyond(f"{self._name}: a product of its features", largest, self._exchange.largest))
-        share = np.asarray(compute.num_rows / compute.num_samples, self._dtype)
+        share = np.asarray(compute.num_rows / compute.silo_rows, self._dtype)
         # Before round 0: blocks of no round have these masks.
         return self._masked({"products": self._exchange.part(products, share)}, -1, everyone)["products"]
 
@@ -213,7 +213,7 @@ class ClientMasks:
         own, members = self._clients.index(self._name), group.clients
         if own not in members or [*members] != sorted({*members}) or members[-1] >= len(self._clients):
             raise RejectedMessage("'group' must be clients of the silo, this one among them")
-        if not max(1, compute.num_rows) <= group.rows <= compute.num_samples:
+        if not max(1, compute.num_rows) <= group.rows <= compute.silo_rows:
             raise RejectedMessage("'group' must hold at least the client's own rows, and the number of samples at most")
         if self._are_used and len(members) < FEWEST_LEFT:
             raise RejectedMessage(
