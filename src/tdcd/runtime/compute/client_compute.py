@@ -76,6 +76,7 @@ class ClientCompute:
         self._marks, self._lacking = marks, lacking
         self._ones = ones_left(block, silo_rows or num_samples, num_samples)
         self.silo_rows = silo_rows or num_samples
+        """M_j, the training samples that the silo has."""
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block

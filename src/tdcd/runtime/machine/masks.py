@@ -228,7 +228,7 @@ class ClientMasks:
         own, members = self._clients.index(self._name), group.clients
         if own not in members or [*members] != sorted({*members}) or members[-1] >= len(self._clients):
             raise RejectedMessage("'group' must be clients of the silo, this one among them")
-        if not max(1, compute.num_rows) <= group.rows <= compute.num_samples:
+        if not max(1, compute.num_rows) <= group.rows <= compute.silo_rows:
             raise RejectedMessage("'group' must hold at least the client's own rows, and the number of samples at most")
         if self._are_used and len(members) < FEWEST_LEFT:
             raise RejectedMessage(
