@@ -233,7 +233,7 @@ def test_a_run_in_float64_has_features_in_float64_everywhere(federation, tmp_pat
         expected = (times - times.mean()) / times.std()
         np.testing.assert_allclose(silo.features[:, place], expected, rtol=1e-9, err_msg=str(silo.columns))
     data = data_of(config, write_rows(planned, tmp_path / "more"))["client.bank.c1"]
-    features = data.prepared(planned.assembled.preparations["bank"], bias=True, dtype=config.dtype)
+    features, _ = data.prepared(planned.assembled.preparations["bank"], bias=True, dtype=config.dtype)
     assert features.dtype == np.float64
     train = [planned.assembled.ids.index(one) for one in data.ids if one in planned.assembled.ids]
     held = [place for place, one in enumerate(data.ids) if one in planned.assembled.ids]
