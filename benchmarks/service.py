@@ -28,9 +28,10 @@ from tdcd.runtime.certificates.agreement import Authority, Certified
 from tdcd.runtime.certificates.check import read_secret
 from tdcd.runtime.certificates.issue import SECRET, throwaway
 from tdcd.runtime.process.predict import ModelOf
+from tdcd.serving.address import listen
 from tdcd.serving.publication import CommonIds, publish, read_publication
 from tdcd.serving.scorer import KnownPhi, PartsScorer
-from tdcd.serving.service import MOST_IDS, PredictionService, listen, run
+from tdcd.serving.service import MOST_IDS, PredictionService, run
 from tdcd.tables.dialect import DEFAULT
 
 SILOS = ("bank", "bureau")
@@ -74,7 +75,7 @@ def serve(folder: Path, news: Connection) -> None:
         return PartsScorer(model, known)
 
     start = time.perf_counter()
-    service = PredictionService([], load, is_private=True)
+    service = PredictionService(list, load, is_private=True)
     with listen("0") as bound:
         news.send((bound.getsockname()[1], time.perf_counter() - start, resident_mb()))
         run(service, bound)

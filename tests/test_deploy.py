@@ -267,6 +267,28 @@ def test_helm_renders_the_chart(tmp_path):
     assert files["clinic-hub-party"]["policy.toml"] == "silos = 3"
     assert tomllib.loads(files["clinic-hub-party"]["party.toml"])["policy"] == "policy.toml"
     assert tomllib.loads(files["clinic-client-north-party"]["party.toml"])["data"] == "/srv/tdcd/north.csv"
+    watched = [*standing, "--set", "hub.metricsPort=9464,serviceMonitor.enabled=true,standing.serve=8400"]
+    done = subprocess.run(["helm", "template", "clinic", CHART, *watched], check=True, capture_output=True, text=True)
+    things = [*yaml.safe_load_all(done.stdout)]
+    of_kind = {thing["kind"]: thing for thing in things if thing["metadata"]["name"] == "clinic-hub"}
+    assert of_kind["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= (
+        of_kind["Service"]["metadata"]["labels"].items()
+    )
+    (endpoint,) = of_kind["ServiceMonitor"]["spec"]["endpoints"]
+    assert {port["name"]: port["port"] for port in of_kind["Service"]["spec"]["ports"]}[endpoint["port"]] == 9464
+    assert of_kind["NetworkPolicy"]["spec"]["ingress"][1]["from"] == [{"namespaceSelector": {}}]
+    (party,) = [thing["data"]["party.toml"] for thing in things if thing["metadata"]["name"] == "clinic-hub-party"]
+    assert (tomllib.loads(party)["metrics"], tomllib.loads(party)["serve"]) == ("0.0.0.0:9464", "8400")
+    for thing in things:
+        names = {f"app.kubernetes.io/{name}" for name in ("name", "instance", "version", "part-of", "managed-by")}
+        assert names < {*thing["metadata"]["labels"]}
+    for thing in things:
+        if "template" in thing.get("spec", {}):
+            pod = thing["spec"]["template"]["metadata"]["labels"]
+            assert thing["spec"]["selector"]["matchLabels"].items() <= pod.items()
+    unread = ["helm", "template", CHART, *given, "--set", "serviceMonitor.enabled=true"]
+    done = subprocess.run(unread, check=False, capture_output=True, text=True)
+    assert "serviceMonitor.enabled: there is nothing to read without hub.metricsPort" in done.stderr
     missing = subprocess.run(["helm", "template", CHART], check=False, capture_output=True, text=True)
     assert "give the shared file: --set-file federation=federation.toml" in missing.stderr
 

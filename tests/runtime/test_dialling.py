@@ -1,14 +1,24 @@
 """Who dials: of two hubs the one whose name comes later, or the one that does not accept the other."""
 
+import re
+import select
+import shutil
+import socket
+import socketserver
+import subprocess
+import threading
+from pathlib import Path
+
 import pytest
 
 from support.party_processes import free_ports, processes, wait_until, written
 from support.transport_parties import HUB, NORTH, SHOP, SOON, ZenohNetwork
 from tdcd.config import ConfigError, check_config
+from tdcd.runtime.certificates.issue import throwaway
 from tdcd.runtime.job import Job
 from tdcd.runtime.process.doctor import Party, examine_federation
 from tdcd.runtime.process.party import dialled
-from tdcd.runtime.transport.transport import Joined
+from tdcd.runtime.transport.transport import Joined, Received
 
 
 def keys(ports, closed=()):
@@ -81,3 +91,67 @@ def test_hubs_meet_where_one_cannot_be_reached_by_the_other(tmp_path):
         wait_until(lambda: all(process.poll() is not None for process in started))
         assert [process.poll() for process in started] == [0, 0]
     assert [(tmp_path / f"{name}.txt").read_text().split() for name in ("bank", "shop")] == [[*"01234"]] * 2
+
+
+class ConnectProxy(socketserver.ThreadingTCPServer):
+    """An HTTP proxy that knows CONNECT and nothing else."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), ConnectRequest)
+        self.asked = []
+
+
+class ConnectRequest(socketserver.StreamRequestHandler):
+    def handle(self):
+        method, address, _ = self.rfile.readline().decode().split()
+        self.server.asked.append((method, address))
+        while self.rfile.readline().strip():
+            pass
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port))) as other:
+            self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            pairs = {self.connection: other, other: self.connection}
+            while True:
+                for ready in select.select([*pairs], [], [])[0]:
+                    if not (data := ready.recv(1 << 16)):
+                        return
+                    pairs[ready].sendall(data)
+
+
+@pytest.mark.skipif(shutil.which("socat") is None, reason="needs socat on the path")
+def test_a_hub_is_reached_through_an_http_proxy_by_the_tunnel_of_the_docs(tmp_path):
+    """The command of docs/firewalls.md, over TLS with certificates on both sides."""
+    said = (Path(__file__).parents[2] / "docs" / "firewalls.md").read_text()
+    (command,) = re.findall(r"`(socat TCP-LISTEN:[^`]+)`", said)
+    certs = tmp_path / "certs"
+    throwaway(certs, {HUB: ["127.0.0.1"], SHOP: ["127.0.0.1"]}, [NORTH])
+    network, (port,) = ZenohNetwork(certs), free_ports(1)
+    with ConnectProxy() as proxy, network.join(HUB, [NORTH]) as bank:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        hub = network.addresses[HUB]
+        own = {
+            "TCP-LISTEN:7447": f"TCP-LISTEN:{port}",
+            "clinic.example.org:7447": hub,
+            "proxy.example": "127.0.0.1",
+            "proxyport=3128": f"proxyport={proxy.server_address[1]}",
+        }
+        for given, here in own.items():
+            assert given in command
+            command = command.replace(given, here)
+        tunnel = subprocess.Popen(command.split())
+        try:
+            network.addresses = {**network.addresses, HUB: f"127.0.0.1:{port}"}
+            with network.join(NORTH, [HUB]) as north:
+                assert (north.receive(SOON), bank.receive(SOON)) == (Joined(HUB), Joined(NORTH))
+                large = bytes(100_000)
+                north.send(HUB, large)
+                assert bank.receive(SOON) == Received(NORTH, large)
+                bank.send(NORTH, b"answer")
+                assert north.receive(SOON) == Received(HUB, b"answer")
+        finally:
+            tunnel.terminate()
+            tunnel.wait()
+            proxy.shutdown()
+    assert {*proxy.asked} == {("CONNECT", hub)}

@@ -247,7 +247,7 @@ def test_the_dashboard_asks_for_figures_that_exist():
     assert used <= names
     assert names - used == {"tdcd_phase", "tdcd_evaluated_round", "tdcd_epsilon_spent"}
     legends = " ".join(target["legendFormat"] for panel in board["panels"] for target in panel["targets"])
-    assert {*re.findall(r"\{\{(\w+)\}\}", legends)} <= {*labels, "figure", "samples"}
+    assert {*re.findall(r"\{\{(\w+)\}\}", legends)} <= {*labels, "figure", "limit", "samples", "waits_for"}
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
@@ -270,7 +270,7 @@ def test_health_says_for_whom_a_hub_waits_and_how_long(served, tmp_path):
     )
 
 
-COMPARED = re.compile(r'(?:increase\()?(\w+)(?:\{job="tdcd"\})?(\[10m\]\))? (==|<|>) (\d+)')
+COMPARED = re.compile(r'(?:increase\()?(\w+)(?:\{job="tdcd"\})?(\[10m\]\))? (==|<|>) ([\d.]+)')
 
 
 def firing(rules, now, before):
@@ -280,7 +280,7 @@ def firing(rules, now, before):
         name, grows, sign, limit = COMPARED.fullmatch(rule["expr"]).groups()
         for sample, value in now.items():
             figure = value - before.get(sample, 0) if grows else value
-            holds = {"==": figure == int(limit), "<": figure < int(limit), ">": figure > int(limit)}[sign]
+            holds = {"==": figure == float(limit), "<": figure < float(limit), ">": figure > float(limit)}[sign]
             if sample.partition("{")[0] == name and holds:
                 fired.add(rule["alert"])
     return fired
@@ -294,7 +294,7 @@ def test_alert_rules_fire_when_they_should_and_are_silent_otherwise():
     assert used <= {metric.name for metric in METRICS}
     for rule in rules:
         labels = {*re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])}
-        assert labels <= {"instance", "party", "sender"}
+        assert labels <= {"instance", "limit", "party", "sender"}
         assert {*rule} - {"for"} == {"alert", "expr", "labels", "annotations"}
 
     def figures(up=1, age=0.0, **facts):
@@ -311,6 +311,7 @@ def test_alert_rules_fire_when_they_should_and_are_silent_otherwise():
         "TdcdCertificateExpires": {"certificate_days": {"hub.shop": 29.0}},
         "TdcdMessagesRejected": {"refused": {ODD: 14}},
         "TdcdMessagesDropped": {"dropped": {ODD: 1}},
+        "TdcdEpsilonLow": {"epsilon_left_ratio": {"epsilon_per_month": 0.1}},
     }
     assert {*alerts} == {rule["alert"] for rule in rules}
     for alert, facts in alerts.items():

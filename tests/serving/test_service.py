@@ -1,6 +1,7 @@
 """``tdcd publish`` and ``tdcd serve`` after a real training: the numbers of ``tdcd predict``, for its own machine."""
 
 import asyncio
+import dataclasses
 import http.client
 import json
 import os
@@ -23,6 +24,8 @@ from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import read_secret
 from tdcd.runtime.certificates.issue import SECRET, issue, revoke
 from tdcd.runtime.process.predict import model_of
+from tdcd.runtime.storage.account import Account
+from tdcd.serving.gathered import read_gathered, write_gathered
 from tdcd.serving.publication import CommonIds
 from tdcd.serving.publication import publish as publish_scores
 from tdcd.serving.scorer import KnownPhi, PartsScorer, Refusal
@@ -86,8 +89,10 @@ def publish(folder, out, *options, data="shop_new.csv"):
 
 @pytest.fixture(scope="module")
 def published(trained):
-    done = publish(trained, "shop.phi")
+    done = publish(trained, "shop.phi", "--account", "account.jsonl")
     assert done.exit_code == 0, done.output
+    (line,) = Account(trained / "account.jsonl").read()
+    assert (line.what, line.to, line.rows) == ("predicted", ["bank"], 9)
     assert "phi of 9 of 9 common ids, until 20" in done.stdout
     assert "It is for silo 'bank', which alone has labels, and for no other." in done.stdout
     return trained / "shop.phi"
@@ -266,7 +271,7 @@ def test_the_watcher_outlives_any_error(tmp_path, monkeypatch, caplog):
         return PartsScorer(None, {})
 
     async def watched():
-        app = PredictionService([file], load, is_private=True).app()
+        app = PredictionService(lambda: [file], load, is_private=True).app()
         async with app.router.lifespan_context(app), asyncio.timeout(60):
             assert (await health(app))["files_refused"] is None
             file.write_text("00")
@@ -312,6 +317,29 @@ def loading(trained, tmp_path):
     renew()
     load, _ = _loader(run, [f"bank={tmp_path}/bank.csv"], [path], common.path, certs, [], True, False)
     return load, renew, tmp_path
+
+
+def test_what_a_prediction_gathered_is_answered_from_also_if_only_a_sum_is_known(trained, tmp_path):
+    model, path = Model.load(trained / "up"), tmp_path / "phi.safetensors"
+    parts = {silo: model.silo_scores(silo, trained / f"{silo}_new.csv") for silo in model.silos}
+    ids = [sample for sample in parts["bank"].ids if sample in parts["shop"].ids]
+    wanted = PartsScorer(model, {silo: KnownPhi(part) for silo, part in parts.items()}).answer(ids, 0)
+    write_gathered(path, parts)
+    assert path.stat().st_mode & 0o777 == 0o600
+    known = {name: KnownPhi(part) for name, part in read_gathered(path, model).items()}
+    assert PartsScorer(model, known).answer(ids, 0) == wanted
+    # As with masks: one silo's entry has the sum of all others, and those of the others are zero.
+    model = dataclasses.replace(model, silos=(*model.silos, "port"))
+    masked = parts | {"port": parts["shop"]._replace(phi=np.zeros_like(parts["shop"].phi))}
+    write_gathered(path, masked, sums="bank")
+    known = {name: KnownPhi(part) for name, part in read_gathered(path, model).items()}
+    answer = PartsScorer(model, known, summands=[*known]).answer(ids, 0)
+    assert answer == wanted | {"added": dict(zip(("bank", "shop + port"), wanted["added"].values(), strict=True))}
+    with pytest.raises(ValueError, match="is of other silos than the model"):
+        read_gathered(path, Model.load(trained / "up"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"is damaged: .*propose the prediction again"):
+        read_gathered(path, model)
 
 
 def test_a_file_that_has_expired_keeps_no_other_from_being_read(loading):

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import signal
 import time
 
 import msgspec
@@ -16,6 +18,7 @@ from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.transport.transport import LocalNetwork
+from tdcd.standing.children import start_child
 from tdcd.standing.description import _protection, describe
 from tdcd.standing.facts import Facts
 from tdcd.standing.home import Home, open_log_of
@@ -34,7 +37,7 @@ from tdcd.standing.statements import (
     read_message,
     written,
 )
-from tdcd.standing.step import JobPart
+from tdcd.standing.step import REFUSED, JobPart
 
 COMPANIES = {"bank": ["north"], "shop": ["main"], "bureau": ["east", "west"]}
 BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
@@ -671,6 +674,38 @@ def test_epsilon_is_asked_and_left(office):
     assert reasons == ["epsilon_per_month = 3: 2.5 of it is spent, and the job asks for 1"]
 
 
+def test_a_step_gets_the_memory_and_the_cores_that_the_party_gives(office, tmp_path):
+    words = "import os; print(len(os.sched_getaffinity(0)))"
+    timed = ["-n1", "-r1", "-s", words, "0"]
+    with (tmp_path / "log").open("wb") as file, start_child("timeit", timed, file, cores=1) as child:
+        assert child.wait() == 0
+    assert (tmp_path / "log").read_text().startswith("1\n")
+    state = office.propose()
+    for hub in (SHOP, BUREAU):
+        office.settle()
+        office.homes[hub].approve(office.jobs(hub).named(state.name))
+    assert set(office.settle().values()) == {Called(state.name, "align", 1)}
+    office.files.write_own(SHOP, memory=0.15)
+    with (tmp_path / "log").open("wb") as file:
+        words = [str(office.files.own(SHOP)), state.name, "train", "10"]
+        with start_child("tdcd.standing.step", words, file) as step:
+            status = step.wait()
+    assert status in (REFUSED, -signal.SIGABRT), (tmp_path / "log").read_text()
+    if status == REFUSED:
+        refusals = {SHOP: "memory = 0.15: its part of the step 'train' takes more GB than that"}
+        assert office.jobs(SHOP).states[state.name].refusals == refusals
+
+
+def test_limits_that_limit_nothing_are_refused(files):
+    files.reset()
+    files.write_own(BANK, memory=1e6, cores=10_000)
+    with pytest.raises(ConfigError) as refused:
+        files.home(BANK)
+    memory, cores = refused.value.problems
+    assert re.fullmatch(r"memory = 1e\+06: this machine has [\d.]+ GB", memory)
+    assert re.fullmatch(r"cores = 10000: this process may use \d+", cores)
+
+
 def test_a_message_that_is_none_is_refused():
     for data in (
         b"",
@@ -689,6 +724,9 @@ def test_a_file_without_tls_or_of_no_party_is_refused(tmp_path, files):
         ('silo = "lab"', "hub.lab is no party of"),
         ('silo = "bank"\nclient = "north"', "data: is missing; a client needs its rows"),
         ('silo = "bank"\nnew = "new.csv"', "clients score new rows, not their hub"),
+        ('silo = "bank"\nserve = "0.0.0.0:8400"', "serve = 0.0.0.0:8400: give a port of this machine's own address"),
+        (f'silo = "bank"\nserve = "/{"x" * 108}"', "the path of a socket has at most 107 letters"),
+        ('silo = "bank"\nclient = "north"\ndata = "d"\nserve = "8400"', "serve = '8400': its hub has the model"),
     ):
         own = tmp_path / "party.toml"
         own.write_text(text + f'\nfederation = "{files.shared}"')

@@ -1,15 +1,21 @@
 """Services of three companies as processes: a job from its proposal to the report, and what kills do to it."""
 
+import csv
+import http.client
 import json
+import re
 import signal
-from contextlib import contextmanager
+import socket
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from support.command import tdcd
-from support.party_processes import processes, wait_until
+from support.party_processes import events, processes, wait_until
 from support.standing import StandingFederation
 from tdcd.federation import client_of
 from tdcd.prediction.model import Model
@@ -65,12 +71,13 @@ def assert_bit_identical(ours, theirs):
 
 
 @contextmanager
-def standing(federation):
-    """Every party's service, by party; ``start`` starts one again."""
+def standing(federation, places=()):
+    """Every party's service, by party; ``start`` starts one again. ``places`` are where steps are killed, by party."""
+    places = dict(places)
     with processes(federation.folder) as start:
 
         def begin(party):
-            return start(party, "party", federation.own(party))
+            return start(party, "party", federation.own(party), place=places.pop(party, None))
 
         yield {party: begin(party) for party in federation.parties}, begin
 
@@ -89,6 +96,51 @@ def predictions_of(federation, state, out):
     return out.read_text()
 
 
+def asked(path, *ids):
+    """What a hub's own service answers at its Unix socket."""
+    link = http.client.HTTPConnection("localhost", timeout=60)
+    with closing(link):
+        link.sock = socket.socket(socket.AF_UNIX)
+        link.sock.connect(str(path))
+        link.request("POST", "/predict", json.dumps({"ids": ids}), {"Content-Type": "application/json"})
+        answer = link.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def is_answered(path, sample):
+    try:
+        return asked(path, sample)[0] == 200
+    except OSError:
+        return False
+
+
+def figures_of(federation, party):
+    """What a party answers at /healthz and /metrics."""
+    lines = events(federation.folder / f"{party}.log")
+    address = [line["address"] for line in lines if line["event"] == "metrics"][-1].removesuffix("/metrics")
+    with urlopen(f"{address}/healthz") as health, urlopen(f"{address}/metrics") as figures:
+        lines = [line.rpartition(" ") for line in figures.read().decode().splitlines() if not line.startswith("#")]
+        return json.load(health), {name: float(value) for name, _, value in lines}
+
+
+def assert_alerts_are_about(figures):
+    """Every alert is about a figure that a party shows."""
+    rules = (Path(__file__).parents[2] / "deploy" / "prometheus" / "tdcd.rules.yml").read_text()
+    used = {*re.findall(r"^ +expr: .*?(tdcd_\w+)", rules, re.MULTILINE)}
+    assert len(used) > 6
+    assert used <= {name.partition("{")[0] for name in figures}
+
+
+def listening(process):
+    """The TCP ports at which a process and those that it has started listen."""
+    pids = [process.pid]
+    for pid in pids:
+        pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    links = [str(link.readlink()) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in links]
+
+
 def job_by_command(federation, services, *words):
     """Proposed at the bank, approved by policies, and finished."""
     words = ["propose", *words, "--purpose", "test", "--party", federation.own(BANK)]
@@ -102,13 +154,52 @@ def job_by_command(federation, services, *words):
     return state
 
 
+def assert_answered_while_another_job_trains(federation, services, start, served, expected):
+    """The numbers of the predictions that were made, although the parties are busy with the next model."""
+    endless = federation.folder / "endless.toml"
+    endless.write_text(toml_text(federation.keys | {"train": federation.keys["train"] | {"rounds": 100_000}}))
+    name = federation.home(BANK).propose(endless, ("align", "train"), "test", "", 1.0).name
+    began = (SHOP, Called(name, "train", 1))
+    wait_until(lambda: name in federation.home(SHOP).jobs().states, *services.values())
+    wait_until(lambda: began in job_of(federation, SHOP, name).started, *services.values())
+    rows = [*csv.DictReader(expected.splitlines())]
+    wait_until(lambda: asked(served, rows[0]["id"])[0] == 200)
+    code, answer = asked(served, *(row["id"] for row in rows))
+    assert (code, answer["missing"], [*answer["added"]]) == (200, {}, ["bank", "shop", "bureau"])
+    assert answer["predictions"]["prediction"] == [row["prediction"] for row in rows]
+    assert answer["predictions"]["probability_yes"] == [float(row["probability_yes"]) for row in rows]
+    np.testing.assert_allclose(np.sum([*answer["added"].values()], axis=0), answer["scores"], rtol=1e-5)
+    assert asked(served, "nobody")[0] == 404
+    # Both processes are started again after a crash of the service.
+    services[BANK].kill()
+    services[BANK].wait()
+    services[BANK] = start(BANK)
+    wait_until(lambda: is_answered(served, rows[0]["id"]))
+    wait_until(lambda: figures_of(federation, BANK)[1].get("tdcd_round", 0) > 0)
+    # Of TCP a hub has its port, and one of loopback behind it, the bank also that of its figures; clients have none.
+    for party, process in services.items():
+        ports = listening(process)
+        assert len(ports) == (2 + (party == BANK) if party in federation.hubs else 0)
+        assert party not in federation.hubs or int(federation.hubs[party].rpartition(":")[2]) in ports
+    health, figures = figures_of(federation, BANK)
+    assert (health["party"], health["up"], health["jobs"]["running"]) == (BANK, True, 1)
+    assert figures['tdcd_connected{party="hub.shop"}'] == figures['tdcd_jobs{waits_for="running"}'] == 1
+    assert_alerts_are_about({*figures})
+    federation.home(BANK).refuse(job_of(federation, BANK, name), "enough")
+    wait_until(lambda: all(job_of(federation, party, name).is_over for party in federation.parties))
+
+
 def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed(tmp_path):
     federation = StandingFederation(tmp_path / "it", COMPANIES, rounds=40)
-    allowed = {"kinds": ["train", "predict", "delete"], "predictions": ["bank"], "jobs_per_day": 3}
-    federation.write_policy(SHOP, **allowed)
+    allowed = {"kinds": ["train", "predict", "delete"], "predictions": ["bank"], "jobs_per_day": 4}
+    federation.write_policy(SHOP, **allowed, rounds=100_000)
+    federation.write_policy(BANK, epsilon_per_month=8.0)
+    federation.write_own(BANK, serve="./predict.sock", metrics="0")
+    served = federation.folder / BANK / "predict.sock"
     with processes(tmp_path) as run:
         reference = by_hand(federation, run)
-    with standing(federation) as (services, start):
+    # A hub dies when it has sent its ids, blinded, to both others: it comes back with other points for the same ids.
+    with standing(federation, {SHOP: "send.align_rows.after:4"}) as (services, start):
         said = tdcd(
             "propose", federation.shared, "--purpose", "test", "--party", federation.own(BANK), cwd=tmp_path
         ).stdout
@@ -119,16 +210,23 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
         shown = tdcd("show", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).stdout
         assert "columns:            bureau: features score, loans; id id; label bought\nlevels:" in shown
         assert tdcd("approve", name[:8], "--party", federation.own(BUREAU), cwd=tmp_path).exit_code == 0
-        for step, victims in (("align", ["client.bank.north"]), ("train", [SHOP, "client.bureau.east"])):
+        for step, victims in (("align", ["client.bank.north", SHOP]), ("train", [SHOP, "client.bureau.east"])):
             for victim in victims:
-                began = (victim, Called(name, step, 1))
+                began, log = (victim, Called(name, step, 1)), federation.folder / f"{victim}.log"
                 wait_until(lambda: began in job_of(federation, victim, name).started)  # noqa: B023
+                if (step, victim) == ("align", SHOP):
+                    wait_until(lambda: "step crashed" in log.read_text())  # noqa: B023
                 services[victim].kill()
                 services[victim].wait()
                 services[victim] = start(victim)
         wait_until(lambda: all(job_of(federation, party, name).is_over for party in federation.parties))
         state = job_of(federation, BANK, name)
         assert state.closed == "finished"
+        assert [call.attempt for call in state.calls] == [1, 1]
+        assert asked(served, "n5") == (
+            503,
+            {"error": "no job has predicted for this silo: tdcd propose --predict JOB makes one"},
+        )
         assert [state.approvals[hub].entry.statement.by for hub in (BANK, SHOP, BUREAU)] == [
             "person",
             "policy",
@@ -138,9 +236,17 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
             run = federation.home(hub).job_folder(state) / "run"
             assert_bit_identical(run, home)
             assert (run / "report.html").exists()
+        # While no step runs, too.
+        wait_until(lambda: figures_of(federation, BANK)[1].get('tdcd_phase{phase="standing by"}') == 1)
+        _, figures = figures_of(federation, BANK)
+        assert (figures['tdcd_epsilon_left{limit="epsilon_per_month"}'], figures['tdcd_jobs{waits_for="queue"}']) == (
+            8,
+            0,
+        )
+        assert_alerts_are_about({*figures})
         expected = predictions_of(federation, state, tmp_path / "expected.csv")
         # The last of three companies lets its machine approve, too.
-        federation.write_policy(BUREAU, **allowed)
+        federation.write_policy(BUREAU, **allowed, rounds=100_000)
         shown = tdcd("status", federation.folder / BUREAU / "standing", cwd=tmp_path)
         assert shown.exit_code == 0, shown.output
         assert shown.stdout.startswith(f"{BUREAU}: standing by, alive\n  connected   ")
@@ -155,10 +261,12 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
         assert (folders[BANK] / "predictions.csv").read_text() == expected
         assert (folders[BANK] / "predictions.csv").stat().st_mode & 0o777 == 0o600
         assert not any((folders[hub] / "predictions.csv").exists() for hub in (SHOP, BUREAU))
+        assert_answered_while_another_job_trains(federation, services, start, served, expected)
         job_by_command(federation, services, "--delete", name)
+        wait_until(lambda: asked(served, "n5")[0] == 503)
         assert not any(federation.home(party).job_folder(state).exists() for party in federation.parties)
     checked = tdcd("verify", federation.folder / "client.shop.main" / "standing", "--log", cwd=tmp_path)
-    assert "9 approved" in checked.stdout
+    assert "12 approved" in checked.stdout
     assert checked.exit_code == 0
 
 

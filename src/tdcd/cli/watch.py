@@ -27,7 +27,8 @@ WatchOption = Annotated[
 Folders = Annotated[
     list[Path],
     typer.Argument(
-        help="Run folders, sweeps, folders of `tdcd up` or of hubs, or a folder with several of them, such as runs.",
+        help="Run folders, sweeps, folders of `tdcd up`, of hubs or of parties that wait for jobs, or a folder with "
+        "several of them, such as runs.",
         metavar="FOLDER",
     ),
 ]

@@ -76,6 +76,8 @@ class StandIns(NamedTuple):
     def of_absence(cls, recorded: Mapping[str, Any]) -> Self:
         """Those of a model that knows absence, from what ``subsets.json`` has."""
         return cls(
+            values=recorded.get("stand_in", {}),
+            silo_dropout=recorded.get("silo_dropout", 0.0),
             knows_absence=True,
             trained_without=recorded.get("trained_without", {}),
             means=recorded.get("means", ()),
@@ -83,7 +85,7 @@ class StandIns(NamedTuple):
 
     def of(self, silo: str, dtype: Any, speaking: Collection[str] = ()) -> NDArray[Any]:
         """``[C]``, or a single zero, for samples that only the silos ``speaking`` have."""
-        if not self.knows_absence:
+        if not self.knows_absence or self.silo_dropout:
             return np.asarray(self.values.get(silo, [0.0]), dtype)
         if self.is_trained(silo, speaking):
             return np.zeros(1, dtype)
@@ -165,7 +167,7 @@ def combine(
         head: what makes scores of the sums.
     """
     if common_only:
-        parts = {**parts, **_in_common({silo: part for silo, part in parts.items() if silo not in without})}
+        parts = {**parts, **in_common({silo: part for silo, part in parts.items() if silo not in without})}
     leading = [] if in_order_of is None else [parts[in_order_of]]
     ids = list(dict.fromkeys(sample for part in (*leading, *parts.values()) for sample in part.ids))
     places = {sample: place for place, sample in enumerate(ids)}
@@ -200,7 +202,7 @@ def combine(
     return Predictions(ids, np.asarray(head.scores(scores)), missing, warnings)
 
 
-def _in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
+def in_common(parts: Mapping[str, SiloScores]) -> dict[str, SiloScores]:
     """The scores of the ids that every silo has."""
     common = set.intersection(*(set(part.ids) for part in parts.values()))
     if not common:

@@ -25,6 +25,10 @@ class Refusal(Exception):  # noqa: N818
         self.is_unknown = is_unknown
 
 
+class NoPredictionsError(Exception):
+    """Why there is nothing to answer from."""
+
+
 @dataclass
 class KnownPhi:
     """Phi of a silo's samples."""
@@ -34,6 +38,8 @@ class KnownPhi:
     """From when on it must not be used, in seconds since the epoch; None for a silo's own rows."""
     refusal: str = ""
     """Why it must not be used whatever the time, such as a revoked certificate: it may be revoked while in use."""
+    renewal: str = "it has to publish it again"
+    """What to do once it has expired."""
 
 
 class PartsScorer:
@@ -46,13 +52,18 @@ class PartsScorer:
         *,
         without: Collection[str] = (),
         allow_missing: bool = False,
+        summands: Sequence[str] | None = None,
+        source: str = "",
     ) -> None:
         """Put the silos' ids together.
 
         Args:
             known: by silo; of all but those that the service does ``without``.
             allow_missing: score ids that a silo lacks, and all once its phi must not be used, without its part.
+            summands: what is known in place of the model's silos, where the sum of several is all that is known.
+            source: where phi comes from, for people.
         """
+        self.source, self._summands = source, summands
         self.model, self.known, self.allow_missing, self._without = model, known, allow_missing, without
         self._numbers: dict[str, int] = {}
         for part in known.values():
@@ -73,7 +84,7 @@ class PartsScorer:
         reasons = {silo: part.refusal for silo, part in self.known.items() if part.refusal}
         for silo, part in self.known.items():
             if silo not in reasons and part.expires is not None and now >= part.expires:
-                reasons[silo] = f"the phi of silo '{silo}' expired at {when(part.expires)}: it has to publish it again"
+                reasons[silo] = f"the phi of silo '{silo}' expired at {when(part.expires)}: {part.renewal}"
         return reasons
 
     def answer(self, ids: Sequence[str], now: float) -> dict[str, Any]:
@@ -89,7 +100,7 @@ class PartsScorer:
         total = np.zeros((len(ids), width), self.model.dtype)
         added: dict[str, Any] = {}
         missing: dict[str, list[str]] = {}
-        for silo in self.model.silos:
+        for silo in self._summands or self.model.silos:
             if silo in self._without or silo in unused:
                 rows = np.full(len(ids), -1, np.int64)
             else:

@@ -1,11 +1,8 @@
 """The HTTP service: ``POST /predict``, ``GET /healthz`` and ``GET /openapi.json``, for this machine alone."""
 
 import asyncio
-import ipaddress
 import logging
-import os
 import socket
-import stat
 import sys
 import time
 import traceback
@@ -24,13 +21,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tdcd.runtime.process.log import event
-from tdcd.serving.scorer import PartsScorer, Refusal
+from tdcd.serving.address import MOST_CONNECTIONS, is_own
+from tdcd.serving.scorer import NoPredictionsError, PartsScorer, Refusal
 
 MOST_IDS, MOST_LETTERS, MOST_BODY_BYTES = 10_000, 256, 4 << 20
 """Ids per call, letters of an id, bytes of a request."""
 PATIENCE_S = 10.0
 """How long a request may take to arrive."""
-MOST_CONNECTIONS = 256
 LOOK_S = 1.0
 """How often the files are looked at."""
 
@@ -69,17 +66,22 @@ _encoder = msgspec.json.Encoder()
 class PredictionService:
     """Answers with the newest scorer; files that were replaced are read again, and bad ones change nothing."""
 
-    def __init__(self, files: Sequence[Path], load: Callable[[], PartsScorer], *, is_private: bool) -> None:
+    def __init__(
+        self, files: Callable[[], Sequence[Path]], load: Callable[[], PartsScorer], *, is_private: bool
+    ) -> None:
         """Load the first scorer.
 
         Args:
             files: what ``load`` reads.
+            load: raises NoPredictionsError as long as there is nothing to answer from.
             is_private: only processes of this machine can reach it by a network address: requests that name another
                 host come from a web page.
         """
         self._files, self._load, self._is_private = files, load, is_private
         self._seen = self._marks()
-        self.scorer = load()
+        self._nothing = ""
+        """Why there is no scorer."""
+        self.scorer = self._loaded()
         self._refused: dict[str, str] | None = None
         """When and why files were refused; None once they were read."""
         self._report_unused()
@@ -103,6 +105,8 @@ class PredictionService:
             question = _questions.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise HTTPException(400, f'the body is not {{"ids": [texts]}}: {error}') from None
+        if self.scorer is None:
+            raise HTTPException(503, self._nothing)
         try:
             answer = self.scorer.answer(question.ids, time.time())
         except Refusal as refusal:
@@ -112,6 +116,9 @@ class PredictionService:
     async def _healthz(self, request: Request) -> Response:
         self._check_origin(request)
         scorer, now = self.scorer, time.time()
+        if scorer is None:
+            nothing = {"status": "empty", "ids": 0, "why": self._nothing, "files_refused": self._refused}
+            return Response(_encoder.encode(nothing), 503, media_type="application/json")
         unused = scorer.unused(now)
         silos = {
             silo: {
@@ -123,6 +130,7 @@ class PredictionService:
         facts = {
             "status": "incomplete" if unused else "up",
             "ids": len(scorer),
+            "source": scorer.source,
             "silos": silos,
             "not_used": unused,
             "files_refused": self._refused,
@@ -139,7 +147,7 @@ class PredictionService:
         if "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none":
             raise HTTPException(403, "not for web pages")
         hosts = request.headers.getlist("host")
-        if self._is_private and (len(hosts) != 1 or not _is_own(hosts[0])):
+        if self._is_private and (len(hosts) != 1 or not is_own(hosts[0])):
             raise HTTPException(421, "ask for it by this machine's own address, such as 127.0.0.1")
 
     @asynccontextmanager
@@ -161,7 +169,7 @@ class PredictionService:
                 continue
             self._seen = marks
             try:
-                self.scorer = await asyncio.to_thread(self._load)
+                self.scorer = await asyncio.to_thread(self._loaded)
             except Exception as error:  # Whatever it is: files that come later must be read.
                 what = str(error) if isinstance(error, ValueError | OSError) else repr(error)
                 why = f"{what}; the former ones stay in use"
@@ -169,24 +177,34 @@ class PredictionService:
                 event("files refused", logging.WARNING, why=why)
             else:
                 self._refused = None
-                event("files read", ids=len(self.scorer))
+                event("files read", ids=0 if self.scorer is None else len(self.scorer))
             self._report_unused()
+
+    def _loaded(self) -> PartsScorer | None:
+        """The scorer that follows from the files as they are; None if there is nothing to answer from."""
+        try:
+            return self._load()
+        except NoPredictionsError as why:
+            self._nothing = str(why)
+            event("nothing to answer from", why=self._nothing)
+        return None
 
     def _report_unused(self) -> None:
         """Log which phi must not be used."""
-        for silo, why in self.scorer.unused(time.time()).items():
+        unused = {} if self.scorer is None else self.scorer.unused(time.time())
+        for silo, why in unused.items():
             event("phi not used", logging.WARNING, silo=silo, why=why)
 
-    def _marks(self) -> list[tuple[int, ...] | None]:
+    def _marks(self) -> dict[Path, tuple[int, ...] | None]:
         """What shows that a file was replaced."""
-        marks: list[tuple[int, ...] | None] = []
-        for path in self._files:
+        marks: dict[Path, tuple[int, ...] | None] = {}
+        for path in self._files():
             try:
                 facts = path.stat()
             except OSError:
-                marks.append(None)
+                marks[path] = None
             else:
-                marks.append((facts.st_mtime_ns, facts.st_size, facts.st_ino))
+                marks[path] = facts.st_mtime_ns, facts.st_size, facts.st_ino
         return marks
 
 
@@ -216,19 +234,6 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return Response(_encoder.encode(ErrorAnswer(error.detail)), error.status_code, headers, "application/json")
 
 
-def _is_own(host: str) -> bool:
-    """Whether a request's host, with or without a port, is this machine's loopback address.
-
-    >>> [_is_own(host) for host in ("127.0.0.1:80", "localhost", "[::1]:8000", "tdcd.example:80", "")]
-    [True, True, True, False, False]
-    """
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    try:
-        return name.lower() == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def _openapi() -> dict[str, Any]:
     """What the service takes and gives, as an OpenAPI document."""
     (question, answer, problem), schemas = msgspec.json.schema_components(
@@ -246,7 +251,7 @@ def _openapi() -> dict[str, Any]:
         "413": "too large",
         "415": "not JSON",
         "421": "another host's name",
-        "503": "the phi of a silo expired, or its certificate was revoked",
+        "503": "the phi of a silo expired, its certificate was revoked, or there is none yet",
     }
     errors = {code: {"description": words, **of(problem)} for code, words in codes.items()}
     predict = {
@@ -266,48 +271,6 @@ def _openapi() -> dict[str, Any]:
     }
 
 
-def listen(address: str) -> socket.socket:
-    """A socket at ``HOST:PORT`` or ``PORT`` of loopback, or at the path of a Unix socket, which has a slash in it.
-
-    A Unix socket is for this user alone. One that a killed service left is replaced.
-    """
-    where: str | tuple[str, int]
-    if "/" in address:
-        path = Path(address)
-        with suppress(FileNotFoundError):
-            if not stat.S_ISSOCK(path.lstat().st_mode):
-                raise ValueError(f"--listen {address}: there is something else than a socket")
-            with socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(address) == 0:
-                    raise ValueError(f"--listen {address}: another process listens there")
-            path.unlink()
-        family, where, protocol = socket.AF_UNIX, address, 0
-    else:
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]") or "127.0.0.1"
-        if not port.isdecimal() or int(port) > 65535 or not _is_own(f"[{host}]" if ":" in host else host):
-            raise ValueError(
-                f"--listen {address}: give a port of this machine's own address, such as 8400 or 127.0.0.1:8400, or "
-                "the path of a Unix socket, such as /run/tdcd/predict.sock: the service asks no one for a password"
-            )
-        family, where = socket.AF_INET6 if ":" in host else socket.AF_INET, (host, int(port))
-        # With its protocol named, asyncio sends the two parts of an answer without waiting for an acknowledgement.
-        protocol = socket.IPPROTO_TCP
-    made = socket.socket(family, socket.SOCK_STREAM, protocol)
-    if family != socket.AF_UNIX:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    before = os.umask(0o177)  # A Unix socket is made with it.
-    try:
-        made.bind(where)
-        made.listen(MOST_CONNECTIONS)
-    except OSError as error:
-        made.close()
-        raise OSError(f"--listen {address}: cannot listen there: {error}") from None
-    finally:
-        os.umask(before)
-    return made
-
-
 class _ServerLog(logging.Handler):
     """Makes events of what the HTTP server has to say."""
 
@@ -319,7 +282,7 @@ class _ServerLog(logging.Handler):
 
 
 def run(service: PredictionService, bound: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM; requests that have begun are answered."""
+    """Serve until SIGINT or SIGTERM; requests that have begun are answered. A Unix socket is removed then."""
     import uvicorn  # noqa: PLC0415 - the application needs no server
 
     config = uvicorn.Config(
@@ -338,4 +301,10 @@ def run(service: PredictionService, bound: socket.socket) -> None:
     )
     log = logging.getLogger("uvicorn.error")
     log.handlers[:], log.propagate = [_ServerLog(logging.WARNING)], False
-    uvicorn.Server(config).run(sockets=[bound])
+    with bound:
+        where = bound.getsockname()
+        address = where if isinstance(where, str) else "http://{}:{}".format(*where[:2])
+        event("serving", address=address, ids=0 if service.scorer is None else len(service.scorer))
+        uvicorn.Server(config).run(sockets=[bound])
+    if isinstance(where, str):
+        Path(where).unlink(missing_ok=True)

@@ -76,6 +76,7 @@ def _prediction(state: JobState) -> Lines:
         ("leaves a client", "ids and phi of its new rows, to its hub"),
         ("leaves a hub", f"blinded ids, and {phi} of new rows that others have too, to those who get predictions"),
         ("who gets predictions", ", ".join(state.offer.to)),
+        ("kept by them", f"predictions; and phi, from which they may answer until {when(state.offer.expires)}"),
     ]
 
 

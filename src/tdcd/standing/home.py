@@ -5,7 +5,9 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from tdcd.config import ConfigError, read_config
 from tdcd.config.schema import Name
@@ -17,6 +19,9 @@ from tdcd.runtime.certificates.issue import AUTHORITY
 from tdcd.runtime.certificates.revocation import REVOKED
 from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, read_own
+from tdcd.runtime.storage.account import Account, Totals
+from tdcd.serving.address import check_address, is_socket
+from tdcd.standing.children import beyond_machine
 from tdcd.standing.facts import MONTH_S, Facts, LabelDraw, epsilons
 from tdcd.standing.jobs import Jobs, JobState, membership, parties_of, without_code
 from tdcd.standing.log import Log
@@ -43,6 +48,13 @@ class StandingSection(PartySection):
     waits for a person, and a client follows its hub."""
     new: str | None = None
     """Of a client: the rows that jobs predict, CSV or Parquet."""
+    serve: str | None = None
+    """Of a hub: where it answers programs of its own organisation from what jobs have predicted, a port of this machine
+    alone or the path of a Unix socket; nowhere by default."""
+    memory: Annotated[float, Field(gt=0)] | None = None
+    """The most memory that a step of a job may take, in GB; any by default."""
+    cores: Annotated[int, Field(ge=1)] | None = None
+    """The most cores that a step of a job may use; all by default."""
 
 
 class Home:
@@ -54,7 +66,10 @@ class Home:
         own = read_own(path, StandingSection, {})
         # Services are started in any directory: defaults count from the file, too.
         unset = {"certs", "federation", "folder"} - own.model_fields_set
-        self.own = own.model_copy(update={name: str(path.parent / getattr(own, name)) for name in unset})
+        if problems := beyond_machine(own.memory, own.cores):
+            raise ConfigError(problems, str(path))
+        defaults = {name: str(path.parent / getattr(own, name)) for name in unset}
+        self.own = own.model_copy(update=defaults | _served(own, path))
         if self.own.insecure:
             raise ConfigError(["insecure = true: a party that stands by signs with its certificate"], str(path))
         self.standing = read_standing(Path(self.own.federation))
@@ -65,6 +80,8 @@ class Home:
             raise ConfigError(["data: is missing; a client needs its rows"], str(path))
         if self.is_hub and self.own.new is not None:
             raise ConfigError([f"new = {self.own.new!r}: clients score new rows, not their hub"], str(path))
+        if not self.is_hub and self.own.serve is not None:
+            raise ConfigError([f"serve = {self.own.serve!r}: its hub has the model, and answers"], str(path))
         self.certs, self.folder = Path(self.own.certs), Path(self.own.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep_public_files()
@@ -185,12 +202,29 @@ class Home:
         spent = self._epsilons(jobs, state, now)
         return Facts.of(state.offer, state.job.config, self.own.silo, now, approved, spent)
 
-    def _epsilons(self, jobs: Jobs, state: JobState, now: int) -> tuple[float, float]:
+    def epsilon_left(self, jobs: Jobs, now: int) -> dict[str, tuple[float, float]]:
+        """By limit of the policy and of the account: what is left of it, and the limit."""
+        own, left = self.own, {}
+        policy = self.policy
+        if policy is not None and policy.epsilon_per_month is not None:
+            _, spent = self._epsilons(jobs, None, now)
+            left["epsilon_per_month"] = policy.epsilon_per_month - spent, policy.epsilon_per_month
+        if own.account is not None:
+            totals = Totals.of(Account(Path(own.account)).read())
+            if own.most_epsilon is not None:
+                spent = own.most_epsilon if totals.phi is None else totals.phi
+                left["most_epsilon"] = own.most_epsilon - spent, own.most_epsilon
+            if own.most_label_epsilon is not None:
+                spent = own.most_label_epsilon if totals.plain_labels else totals.labels
+                left["most_label_epsilon"] = own.most_label_epsilon - spent, own.most_label_epsilon
+        return left
+
+    def _epsilons(self, jobs: Jobs, state: JobState | None, now: int) -> tuple[float, float]:
         """What a job asks of the silo's labels, and what others have spent that the party approved or began."""
         month, ever = [], []
         for entry in (signed.entry for signed in self.log.chains[self.party]):
             statement = entry.statement
-            if not isinstance(statement, Approved | Started) or statement.job == state.name:
+            if not isinstance(statement, Approved | Started) or (state is not None and statement.job == state.name):
                 continue
             if (draw := self._draw(jobs.states.get(statement.job))) is not None:
                 ever.append(draw)
@@ -248,6 +282,18 @@ class Home:
             # Another process of the party may be reading it.
             if source.exists() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
                 write_durably(copy, source.read_bytes())
+
+
+def _served(own: StandingSection, path: Path) -> dict[str, str]:
+    """Where it answers, if that is an address of this machine alone; a relative path counts from the file."""
+    if own.serve is None:
+        return {}
+    address = str(path.parent.absolute() / own.serve) if is_socket(own.serve) else own.serve
+    try:
+        check_address(address, "serve =")
+    except ValueError as error:
+        raise ConfigError([str(error)], str(path)) from None
+    return {"serve": address}
 
 
 def read_standing(path: Path) -> Job:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from tdcd.config import Config, ConfigError
 from tdcd.config.reading import check_config
@@ -36,6 +36,8 @@ from tdcd.standing.statements import (
     StepEnded,
 )
 
+WaitsFor = Literal["person", "others", "queue", "running"]
+"""An approval of the own organisation, or of others; the jobs before it; or it does not wait."""
 MOST_ATTEMPTS = 5
 """How often all begin a step again of which a party has lost its part."""
 
@@ -179,7 +181,7 @@ class Jobs:
         if now > state.offer.expires + SKEW_S:
             problems.append(f"it had to begin by {when(state.offer.expires)}")
         problems += [f"{party} refused: {one_line(why)}" for party, why in state.refusals.items()]
-        problems += self._signed_badly("its proposal", state.proposal)
+        problems += self._badly_signed("its proposal", state.proposal)
         for hub in self.standing.hubs:
             signed = state.approvals.get(hub)
             if signed is None:
@@ -189,8 +191,13 @@ class Jobs:
             assert isinstance(statement, Approved)
             if now > statement.expires + SKEW_S:
                 problems.append(f"the approval of {hub} expired on {when(statement.expires)}")
-            problems += self._signed_badly(f"the approval of {hub}", signed)
+            problems += self.badly_approved(hub, state)
         return problems
+
+    def badly_approved(self, hub: str, state: JobState) -> list[str]:
+        """What is wrong with the certificate of a hub that has approved a job."""
+        signed = state.approvals.get(hub)
+        return [f"{hub} has not approved"] if signed is None else self._badly_signed(f"the approval of {hub}", signed)
 
     def unfit(self, offer: Offer) -> list[str]:
         """Why a job cannot be one of this federation."""
@@ -259,6 +266,15 @@ class Jobs:
         before = next((other.name for other in self.states.values() if other.call is not None), None)
         return f"approved; waits for job {before[:12]}" if before else f"approved; waits for {self.leader} to call"
 
+    def waits_for(self, state: JobState, party: str) -> WaitsFor:
+        """What a job waits for that is not over, as a party sees it."""
+        if state.call is not None:
+            return "running"
+        lacking = {*self.standing.hubs} - {*state.approvals}
+        if party in lacking:
+            return "person"
+        return "others" if lacking else "queue"
+
     def history(self, state: JobState) -> str:
         """What a job was for, who approved it, and how each of its steps ended."""
         offer, words = state.offer, []
@@ -289,7 +305,7 @@ class Jobs:
         after = state.offer.steps[state.offer.steps.index(call.step) + 1 :]
         return Called(state.name, after[0], 1) if after else Closed(state.name, "finished")
 
-    def _signed_badly(self, what: str, signed: SignedEntry) -> list[str]:
+    def _badly_signed(self, what: str, signed: SignedEntry) -> list[str]:
         try:
             signed_at = datetime.fromtimestamp(signed.entry.time, UTC)
             self.log.authority.check(signed.entry.party, signed.entry.signed, signed, what, signed_at)

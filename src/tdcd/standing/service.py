@@ -7,30 +7,36 @@ from the command that a person would type, and what parties say meanwhile is pas
 import logging
 import math
 import os
+import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from typing import Any
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 
 from tdcd.config import ConfigError
 from tdcd.core.words import one_line
+from tdcd.records.files import parse_json, read_plain
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.runtime.process.driver import TICK_S
 from tdcd.runtime.process.endpoint import Endpoint, is_worth_logging
-from tdcd.runtime.process.log import event
+from tdcd.runtime.process.log import event, logger
+from tdcd.runtime.process.metrics import Metrics
 from tdcd.runtime.process.party import open_transport
 from tdcd.runtime.process.status import links_of
-from tdcd.runtime.storage.status import lock, write_status
+from tdcd.runtime.storage.status import MOST_BYTES, STATUS, lock, write_status
 from tdcd.runtime.transport.transport import Joined, Received, Transport
+from tdcd.standing.children import start_child
 from tdcd.standing.home import Home
-from tdcd.standing.jobs import Jobs, JobState, entries_of, have_all
+from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all
 from tdcd.standing.statements import (
     MOST_AT_ONCE,
+    Approved,
     Called,
     Ending,
     Entries,
@@ -41,7 +47,7 @@ from tdcd.standing.statements import (
     read_message,
     written,
 )
-from tdcd.standing.step import EXITS, MADE_WAY
+from tdcd.standing.step import EXITS, MADE_WAY, RUN, too_little_memory
 
 PATIENCE_S, LONGEST_PATIENCE_S = 10.0, 600.0
 """How long a step waits for a party that stands by, before it makes way; twice as long each time."""
@@ -52,8 +58,14 @@ DECIDE_S = 1.0
 """How often a party looks at its policy and at the clock, when there is no news."""
 LISTEN_S = 5.0
 """How long a party that has made way listens to those who stand by, before it tries again."""
+GRACE_S = 15.0
+"""How long the process that answers may take to end."""
+PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+"""How long before it is started again when it has ended; twice as long each time."""
 DESCRIBE_S = 60.0
 """How often the status looks at the clock for what approvals and jobs have expired."""
+MOST_OPEN, MOST_OVER = 50, 10
+"""Jobs that the page shows."""
 _ENDINGS: Mapping[int, Ending] = {0: "finished", 3: "diverged", 2: "refused"}
 
 
@@ -72,9 +84,10 @@ class Desk:
         self._jobs = home.jobs()
         self._known = home.log.counts
         """What the jobs follow from."""
-        self._open: dict[str, str] = {}
-        """By job that is not over: how it stands."""
         self._described_at = -math.inf
+        self.summary: dict[str, Any] = {}
+        """See :func:`summary_of`."""
+        self._missing_since: dict[str, float] = {}
         self._opened_at = time.monotonic()
         self.decided_at = -math.inf
         """When it last thought about what to do, by the monotonic clock."""
@@ -159,7 +172,7 @@ class Desk:
         jobs = self._jobs
         if is_new or now - self._described_at > DESCRIBE_S:
             self._described_at = now
-            self._open = {name: jobs.in_words(state, now) for name, state in jobs.states.items() if not state.is_over}
+            self.summary = summary_of(home, jobs, now)
         for state in jobs.states.values():
             self._judge(jobs, state, now)
         if home.is_hub:
@@ -271,13 +284,106 @@ class Desk:
             "certificate_days": days,
             "refused": dict(self.endpoint.refused),
             "last_error": self.endpoint.last_refusal,
-            "jobs": {name[:12]: words for name, words in self._open.items()},
+            **self.summary,
         }
+
+    def figures(self) -> dict[str, Any]:
+        """The same for Prometheus, with figures that always change."""
+        now, away = time.monotonic(), [party for party in self.home.partners if party not in self.endpoint.present]
+        self._missing_since = {party: self._missing_since.get(party, now) for party in away}
+        missing_s = {party: now - since for party, since in self._missing_since.items()}
+        dropped = dict(self.endpoint.transport.dropped)
+        return {**self.facts(), **links_of(self.endpoint), "missing_s": missing_s, "dropped": dropped}
 
     def _wait(self, state: JobState, why: str, what: str = "waits") -> None:
         if self._waiting.get(state.name) != why:
             self._waiting[state.name] = why
             event(what, job=state.name[:12], proposer=state.offer.proposer, why=one_line(why))
+
+
+def summary_of(home: Home, jobs: Jobs, now: float) -> dict[str, Any]:
+    """Of all jobs, and of what is left to spend: for the status, for the page, and for Prometheus."""
+    states = [*jobs.states.values()]
+    open_states = [state for state in states if not state.is_over]
+    over = [state for state in states if state.is_over][-MOST_OVER:]
+    waiting = Counter(jobs.waits_for(state, home.party) for state in open_states)
+    left: dict[str, tuple[float, float]] = {}
+    # What is wrong with the files is said where they are used.
+    with suppress(ValueError, OSError):
+        left = home.epsilon_left(jobs, int(now))
+    return {
+        "jobs": {state.name[:12]: jobs.in_words(state, now) for state in open_states},
+        "queue": [_in_queue(jobs, state, now) for state in [*over, *open_states[:MOST_OPEN]]],
+        "waiting_jobs": {what: waiting[what] for what in get_args(WaitsFor)},
+        "epsilon_left": {limit: rest for limit, (rest, _) in left.items()},
+        "epsilon_left_ratio": {limit: rest / whole for limit, (rest, whole) in left.items()},
+    }
+
+
+def _in_queue(jobs: Jobs, state: JobState, now: float) -> dict[str, Any]:
+    """A job as the page shows it."""
+    answers = dict.fromkeys(jobs.standing.hubs, "")
+    for hub, signed in state.approvals.items():
+        statement = signed.entry.statement
+        answers[hub] = f"approved by {statement.by}" if isinstance(statement, Approved) else ""
+    answers |= dict.fromkeys(state.refusals, "refused")
+    return {
+        "job": state.name[:12],
+        "kind": state.offer.kind,
+        "purpose": one_line(state.offer.purpose, 100),
+        "proposer": state.offer.proposer,
+        "proposed": state.proposal.entry.time,
+        "is_over": state.is_over,
+        "answers": answers,
+        "state": jobs.in_words(state, now),
+    }
+
+
+class AnsweringProcess:
+    """The process of a hub that answers, if its file says so: started again whenever it ends."""
+
+    def __init__(self, home: Home) -> None:
+        """Nothing runs before the first :meth:`look`."""
+        self._home = home
+        self._process: subprocess.Popen[bytes] | None = None
+        self._due, self._pause, self._began_at = 0.0, PAUSE_S, 0.0
+        missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+        if home.own.serve is not None and missing:
+            why = f"serve = {home.own.serve!r}: needs an HTTP framework: pip install 'tdcd[serve]'"
+            raise ConfigError([why], str(home.path))
+
+    def look(self) -> None:
+        """Start it, if it does not run and should."""
+        if self._home.own.serve is None:
+            return
+        now = time.monotonic()
+        if self._process is not None and (status := self._process.poll()) is not None:
+            event("answers", logging.WARNING, why=f"its process has ended with status {status}; it is started again")
+            self._release()
+            self._due = now + self._pause
+            lasted = now - self._began_at > LONGEST_PAUSE_S
+            self._pause = PAUSE_S if lasted else min(2 * self._pause, LONGEST_PAUSE_S)
+        if self._process is None and now >= self._due:
+            self._began_at = now
+            level = logging.getLevelName(logger.level).lower()
+            self._process = start_child("tdcd.standing.answers", [str(self._home.path.absolute()), level])
+
+    def stop(self) -> None:
+        """End it; requests that have begun are answered."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._release()
+
+    def _release(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
 
 
 class Service:
@@ -289,17 +395,31 @@ class Service:
         self._made_way: Called | None = None
         self._patience = PATIENCE_S
         self._shown: Mapping[str, Any] = {}
+        self._answers = AnsweringProcess(home)
+        self._metrics = Metrics(None, tuple(home.partners))
+        self._jobs: Mapping[str, Any] = {}
+        """See :func:`summary_of`."""
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Until ``should_stop``."""
         descriptor = lock(self.home.folder)
         try:
-            while not should_stop():
-                call = self._stand_by(should_stop)
-                if call is not None:
-                    self._work(call, should_stop)
+            with self._served():
+                while not should_stop():
+                    call = self._stand_by(should_stop)
+                    if call is not None:
+                        self._work(call, should_stop)
         finally:
+            self._answers.stop()
             os.close(descriptor)
+
+    def _served(self) -> AbstractContextManager[str | None]:
+        """The figures for Prometheus, where the party's file says so."""
+        own, standing = self.home.own, self.home.standing
+        if own.metrics is None:
+            return nullcontext()
+        address = standing.config.silos[standing.silo_index(own.silo)].hub or ""
+        return self._metrics.served(own.metrics, [address.rpartition(":")[0]] * self.home.is_hub)
 
     def _stand_by(self, should_stop: Callable[[], bool]) -> Called | None:
         with closing(self._open()) as transport:
@@ -309,10 +429,31 @@ class Service:
                 call = desk.step(self._made_way)
                 if desk.decided_at != shown_at:
                     shown_at = desk.decided_at
+                    self._answers.look()
                     self._show({"phase": "standing by", **desk.facts()})
+                    self._measure("standing by", desk.figures())
                 if call is not None:
+                    self._jobs = desk.summary
                     return call
         return None
+
+    def _measure(self, phase: str, figures: Mapping[str, Any], taken_at: float | None = None) -> None:
+        """Replace the figures for Prometheus."""
+        facts = {"party": self.home.party, "status": None, **figures, "phase": phase}
+        self._metrics.show(facts, time.time() if taken_at is None else taken_at)
+
+    def _measure_step(self, folder: Path, call: Called, began: float) -> None:
+        """The same while a step runs, from what its process says of itself in a file."""
+        taken_at = time.time()
+        figures: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            file = (folder / RUN if call.step == "train" else folder) / STATUS
+            written_at = file.stat().st_mtime
+            if written_at >= began:
+                figures = parse_json(read_plain(file, MOST_BYTES))
+                # A hub that trains says something all the time.
+                taken_at = written_at if call.step == "train" and self.home.is_hub else taken_at
+        self._measure(call.step, {**figures, **self._jobs}, taken_at)
 
     def _show(self, facts: Mapping[str, Any]) -> None:
         """Write the status, where it changed."""
@@ -338,26 +479,37 @@ class Service:
             self._patience = PATIENCE_S
         state = home.jobs().named(call.job)
         words = [str(home.path.absolute()), call.job, call.step, str(self._patience)]
-        with (home.prepared_folder(state) / f"{call.step}.log").open("ab") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tdcd.standing.step", *words],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-        self._show({"phase": f"{call.step} of job {call.job[:12]}, attempt {call.attempt}"})
+        folder, began = home.prepared_folder(state), time.time()
+        with (folder / f"{call.step}.log").open("ab") as file:
+            process = start_child("tdcd.standing.step", words, file, home.own.cores)
+        phase = f"{call.step} of job {call.job[:12]}, attempt {call.attempt}"
+        self._show({"phase": phase, **self._jobs})
         assert process.stdin is not None
+        measured_at = 0.0
         with process.stdin:
             while process.poll() is None:
-                if should_stop() or (home.log.refresh() and home.jobs().named(call.job).call != call):
+                self._answers.look()
+                if time.time() - measured_at > DECIDE_S:
+                    measured_at = time.time()
+                    self._measure_step(folder, call, began)
+                if should_stop():
                     break
+                if home.log.refresh():
+                    jobs = home.jobs()
+                    self._jobs = summary_of(home, jobs, time.time())
+                    self._show({"phase": phase, **self._jobs})
+                    if jobs.named(call.job).call != call:
+                        break
                 time.sleep(POLL_S)
         # Its standard input has ended, and so does it.
         status = process.wait()
         if status in _ENDINGS:
             event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=_ENDINGS[status])
             home.say(StepEnded(call.job, call.step, call.attempt, _ENDINGS[status]))
+            return
+        if status == -signal.SIGABRT and home.own.memory is not None:
+            # Compiled code cannot say it any better.
+            home.refuse(home.jobs().named(call.job), too_little_memory(call.step, home.own.memory))
             return
         if status not in (MADE_WAY, EXITS["interrupted"]):
             event("step crashed", logging.ERROR, job=call.job[:12], step=call.step, status=status)

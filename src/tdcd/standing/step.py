@@ -11,10 +11,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 
 from tdcd.core.execution import Interrupted
 from tdcd.core.words import one_line
@@ -24,14 +23,17 @@ from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.process.align import align_as_client, align_as_hub
 from tdcd.runtime.process.log import event, open_log
 from tdcd.runtime.process.party import PartySection, run_client, run_hub
-from tdcd.runtime.storage.status import STATUS
+from tdcd.runtime.storage.failpoints import arm_as_asked
+from tdcd.runtime.storage.status import STATUS, write_status
 from tdcd.runtime.transport.processes import DOING
+from tdcd.standing.children import end_with_service, limit_memory
 from tdcd.standing.home import Home
 from tdcd.standing.jobs import Jobs, JobState
 
 MADE_WAY, REFUSED = 75, 2
 EXITS = {"finished": 0, "diverged": 3, "refused": REFUSED, "interrupted": MADE_WAY}
-IDS, SAMPLES, PREDICTIONS = "ids.txt", "samples.json", "predictions.csv"
+IDS, SAMPLES, PREDICTIONS, PHI = "ids.txt", "samples.json", "predictions.csv", "phi.safetensors"
+OF_MEMORY = ("allocate memory", "out of memory", "Out of memory", "RESOURCE_EXHAUSTED", "can't start new thread")
 RUN = "run"
 """Of a hub: its run folder. Of a client: the folder for its status."""
 LOOK_S = 1.0
@@ -66,14 +68,23 @@ class MakingWay:
 
 
 class StepWaiting:
-    """Watches an alignment or a prediction."""
+    """Watches an alignment or a prediction, and says in a file for whom it waits."""
 
-    def __init__(self, making_way: MakingWay) -> None:
-        self._making_way = making_way
+    def __init__(self, making_way: MakingWay, partners: Sequence[str], folder: Path) -> None:
+        self._making_way, self._partners, self._folder = making_way, partners, folder
+        self._since: dict[str, float] = {}
+        self._shown_at = -math.inf
 
     def show(self, missing: list[str]) -> None:
         """See :class:`~tdcd.runtime.process.dialogue.Waiting`."""
         self._making_way.note(" ".join(missing))
+        now = time.monotonic()
+        # A party that does something else is in a sentence.
+        awaited = [party for party in self._partners if any(party in words.split() for words in missing)]
+        self._since = {party: self._since.get(party, now) for party in awaited}
+        if now - self._shown_at > LOOK_S:
+            self._shown_at = now
+            write_status(self._folder, {"missing_s": {party: now - since for party, since in self._since.items()}})
 
     def progress(self, done: float) -> None:
         """See :class:`~tdcd.runtime.process.dialogue.Waiting`."""
@@ -99,7 +110,7 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
     part = JobPart(home, state, job)
     if step == "train":
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
-    waiting = StepWaiting(making_way)
+    waiting = StepWaiting(making_way, home.partners, part.folder)
     return part.align(waiting) if step == "align" else part.predict(jobs, waiting)
 
 
@@ -112,8 +123,8 @@ class JobPart:
         self.folder = home.job_folder(state)
         is_aligned, own = "align" in state.offer.steps, home.own
         self._own = PartySection(
-            # All that a party's own file can say, but for what the job has in its folder.
-            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples"}),
+            # All that a party's own file can say, but for what the job has in its folder, and what the service does.
+            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples", "metrics"}),
             out=str(self.folder / RUN),
             ids=str(self.folder / IDS) if is_aligned else own.ids,
             samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,
@@ -150,6 +161,7 @@ class JobPart:
         # Imported where it is asked for: other steps need none of it.
         from tdcd.prediction.predictions import write_sums  # noqa: PLC0415
         from tdcd.runtime.process.predict import predict_with_peers, score_as_client  # noqa: PLC0415
+        from tdcd.serving.gathered import write_gathered  # noqa: PLC0415
 
         home, former = self._home, jobs.former(self._state.offer)
         silo, client, receivers = home.own.silo, home.own.client, self._state.offer.to
@@ -165,6 +177,11 @@ class JobPart:
             return RunOutcome("interrupted", str(stopped))
         if home.party in receivers:
             write_sums(self.folder / PREDICTIONS, model, parts, common=True, in_order_of=silo, mode=PRIVATE)
+            if home.own.serve is not None:
+                is_masked = self._job.config.exchange.protect == "mask"
+                write_gathered(
+                    self.folder / PHI, {name: parts[name] for name in model.silos}, silo if is_masked else None
+                )
         return RunOutcome("finished")
 
 
@@ -174,22 +191,38 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _end_with_service() -> None:
-    """Wait for the end of the standard input, which the service holds open; then end as by a kill."""
-    while os.read(0, 1):
-        pass
-    os._exit(EXITS["interrupted"])
+def is_of_memory(error: Exception) -> bool:
+    """Whether the system, a library that is loaded or a compiled program says that there is no more memory.
+
+    >>> [is_of_memory(error) for error in (MemoryError(), OSError(12, "Cannot allocate memory"), ValueError("no"))]
+    [True, True, False]
+    """
+    return isinstance(error, MemoryError) or any(words in str(error) for words in OF_MEMORY)
+
+
+def too_little_memory(step: str, memory: float) -> str:
+    """Why a party ends a job."""
+    return f"memory = {memory:g}: its part of the step '{step}' takes more GB than that"
 
 
 def main(path: str, name: str, step: str, patience_s: str) -> int:
     """Run a step; the exit status says how it ended."""
-    Thread(target=_end_with_service, daemon=True).start()
+    # As by a kill.
+    end_with_service(lambda: os._exit(EXITS["interrupted"]))
     home = Home(Path(path))
     open_log(home.party)
+    limit_memory(home.own.memory)
+    arm_as_asked()
     try:
         outcome = run_step(home, home.jobs().named(name), step, float(patience_s))
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        outcome = RunOutcome("refused", str(error))
+    except Exception as error:
+        if home.own.memory is not None and is_of_memory(error):
+            outcome = RunOutcome("refused", too_little_memory(step, home.own.memory))
+            home.refuse(home.jobs().named(name), outcome.reason)
+        elif isinstance(error, ValueError | OSError | ModuleNotFoundError):
+            outcome = RunOutcome("refused", str(error))
+        else:
+            raise
     event("step over", job=name[:12], step=step, outcome=outcome.status, why=one_line(outcome.reason))
     return EXITS[outcome.status]
 

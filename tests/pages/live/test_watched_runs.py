@@ -12,6 +12,7 @@ from tdcd.pages.live.folders import runs_in
 from tdcd.pages.live.page import MANY_POINTS, SELDOM_S, Asked
 from tdcd.pages.live.server import LOOK_S, Watcher
 from tdcd.records.history import Record
+from tdcd.runtime.storage.status import lock, write_status
 
 pytestmark = pytest.mark.quick
 
@@ -291,3 +292,50 @@ def test_of_many_runs_the_first_that_runs_is_open_and_others_by_a_click(tmp_path
     shown = " ".join(texts(state["together"]["tree"]))
     assert "Held-out R²" in shown
     assert "run state round training loss held-out loss time left sent a finished 40/40" in " ".join(shown.split())
+
+
+def test_a_party_that_stands_by_shows_its_jobs_and_approvals_and_their_runs(tmp_path):
+    home = tmp_path / "standing"
+    make(home / "jobs" / "3fa9c0ffee11" / "run")
+    (home / "log").mkdir()
+    job = {"kind": "train", "proposer": "hub.bank", "proposed": 1_800_000_000}
+    hostile = job | {"job": "3fa9c0ffee11", "purpose": "<b>risk</b>", "is_over": True, "state": "finished"}
+    waiting = job | {"job": "77aa00bb11cc", "purpose": "risk", "is_over": False, "state": "hub.shop has not approved"}
+    hostile["answers"] = {"hub.bank": "approved by person", "hub.shop": "approved by policy"}
+    waiting["answers"] = {"hub.bank": "approved by person", "hub.shop": ""}
+    status = {
+        "party": "hub.bank",
+        "phase": "standing by",
+        "connected": ["client.bank.north"],
+        "missing": ["hub.shop"],
+        "refused": {"hub.shop": 3},
+        "certificate_days": {"hub.bank": 12, "client.bank.north": 200},
+        "queue": [hostile, waiting],
+        "epsilon_left": {"epsilon_per_month": 1.5},
+        "last_error": "",
+        "status": None,
+    }
+    write_status(home, status)
+    page, held = Page(home), lock(home)
+    party, run = page.ask()
+    assert (party["kind"], party["state"], run["name"], run["group"]) == (
+        "party",
+        "standing by",
+        "job 3fa9c0ffee11",
+        "standing",
+    )
+    for words in (
+        "77aa00bb11cc train risk 2027-01-15 08:00 UTC by hub.bank approved by person – hub.shop has not approved",
+        "3fa9c0ffee11 train <b>risk</b> 2027-01-15 08:00 UTC by hub.bank approved by person approved by policy",
+        "connected client.bank.north not connected hub.shop certificate of hub.bank: 12 days left",
+        "refused 3 messages of hub.shop epsilon left 1.5 of epsilon_per_month",
+    ):
+        assert words in " ".join(party["shown"].split())
+    assert party["shown"].index("77aa") < party["shown"].index("3fa9")
+    write_status(home, status | {"phase": "train of job 77aa00bb11cc, attempt 1"})
+    assert (page.ask()[0]["state"], page.ask()[0]["words"]) == ("running", "train of job 77aa00bb11cc, attempt 1")
+    os.close(held)
+    assert page.ask()[0]["state"] == "stopped"
+    for damaged in ("[]", '{"party": 1}', json.dumps(status | {"queue": [{"answers": 3}, 7], "certificate_days": []})):
+        (home / "status.json").write_text(damaged)
+        assert [run["kind"] for run in page.ask()] == ["party", "simulation"]

@@ -52,7 +52,10 @@ TRIAL = ("federation.toml", "data/options.json")
 """What ``tdcd up`` makes before its first hub starts; a shared file alone is none of its folders."""
 HUB, STATUS = "hub.json", "status.json"
 
-RunKind = Literal["simulation", "hub", "trial", "nothing"]
+LOG, JOBS, RUN = "log", "jobs", "run"
+"""Of a party that stands by: its log, and the folders of its jobs, each with a run."""
+
+RunKind = Literal["simulation", "hub", "trial", "party", "nothing"]
 
 
 class FoundRun(NamedTuple):
@@ -81,6 +84,11 @@ def _runs_in(folder: Path) -> Iterator[FoundRun]:
     name = folder.resolve().name
     if _is_run(folder):
         yield _run(folder, name)
+    elif _is_party(folder):
+        yield FoundRun(folder, name, "party", (folder,))
+        for job in _folders_in(folder / JOBS):
+            if _is_run(job / RUN):
+                yield _run(job / RUN, f"job {job.name[:12]}", name)
     elif (folder / SWEEP).is_file():
         yield from _sweep(folder, name)
     else:
@@ -108,6 +116,10 @@ def _sweep(folder: Path, name: str) -> Iterator[FoundRun]:
 
 def _is_run(folder: Path) -> bool:
     return (folder / HISTORY).is_file() or _is_trial(folder) or bool(_hubs_in(folder))
+
+
+def _is_party(folder: Path) -> bool:
+    return (folder / LOG).is_dir() and (folder / STATUS).is_file()
 
 
 def _is_trial(folder: Path) -> bool:

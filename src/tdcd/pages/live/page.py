@@ -29,8 +29,14 @@ MANY_POINTS, SELDOM_S = 200, 5.0
 DAMAGED_FILES = "Files of this run are damaged; the training is not affected by that."
 SMALL = 324, 216
 """The size of a chart: two have room next to each other where two runs do."""
-KINDS = {"simulation": "simulation", "hub": "hub", "trial": "trial of all parties", "nothing": "no run yet"}
-CALM = ("running", "finished", "empty", "reading")
+KINDS = {
+    "simulation": "simulation",
+    "hub": "hub",
+    "trial": "trial of all parties",
+    "party": "party that waits for jobs",
+    "nothing": "no run yet",
+}
+CALM = ("standing by", "running", "finished", "empty", "reading")
 LINKS = {"client_to_hub": "clients to hubs", "hub_to_client": "hubs to clients", "hub_to_hub": "hub to hub"}
 HEAD = ["state", "round", "training loss", "held-out loss", "time left", "sent"]
 SIGNS = {"waited for": "…", "left out": "×", "revoked": "!", "away": "–", "unknown": "?", "ended": "✓"}
@@ -113,8 +119,12 @@ def part(name: str, markup: Html, have: frozenset[str]) -> dict[str, Any]:
 
 
 def run_parts(run: RunFacts, drawn: Drawn) -> Iterator[tuple[str, Html]]:
-    """One run by parts: its state and figures, curves, federation, time and bytes."""
+    """One run by parts: its state and figures, curves, federation, time and bytes. A party has jobs and links."""
     yield "head", html.join(_head(run))
+    if run["kind"] == "party":
+        yield "jobs", _section("Jobs", _jobs(run)) if "jobs" in run else Html("")
+        yield "links", _section("This party", html.definitions(run["links"])) if "links" in run else Html("")
+        return
     yield "figures", _figures(run, drawn)
     yield "federation", _section("Federation", _federation(run)) if run.get("silos") else Html("")
     yield "time", _section("Work and waiting", html.bars(map(_time, run["time"]))) if run.get("time") else Html("")
@@ -139,6 +149,28 @@ def _head(run: RunFacts) -> Iterator[Html]:
         yield Html(f'<progress max="1" value="{done:.4f}">{done:.0%}</progress>')
     if run.get("latest") or run.get("rounds"):
         yield html.key_figures(_cards(run))
+
+
+def _jobs(run: RunFacts) -> Html:
+    """The queue, and the jobs that are over: what each is for, who has approved it, and what it waits for."""
+    jobs = run["jobs"]
+    if not jobs:
+        return html.paragraph("There is no job yet: tdcd propose makes one.")
+    hubs = [*dict.fromkeys(party for job in jobs for party, _ in job["answers"])]
+    return html.table(
+        ["job", "what", "purpose", "proposed", *hubs, "state"],
+        (
+            [
+                job["job"],
+                job["kind"],
+                job["purpose"],
+                f"{job['proposed']} by {job['proposer']}",
+                *(dict(job["answers"]).get(hub) or "–" for hub in hubs),
+                job["state"],
+            ]
+            for job in jobs
+        ),
+    )
 
 
 def _cards(run: RunFacts) -> Iterator[html.KeyFigure]:

@@ -31,8 +31,10 @@ from typing import Any, ClassVar
 from tdcd.pages.live.folders import runs_in
 from tdcd.pages.live.history import Budget
 from tdcd.pages.live.page import NOTHING_ASKED, Asked, Drawn, as_json, asked_in
+from tdcd.pages.live.party import WatchedParty
 from tdcd.pages.live.run import WatchedRun
 
+Watched = WatchedRun | WatchedParty
 LOOK_S = 0.5
 """However many pages ask, the folders are read no more often."""
 MOST_RUNS = 100
@@ -45,7 +47,7 @@ class Watcher:
     def __init__(self, folders: Sequence[Path], clock: Callable[[], float] = time.monotonic) -> None:
         """Watch the runs in ``folders``, which need not be there yet."""
         self._folders, self._clock = [*folders], clock
-        self._runs: dict[Path, WatchedRun] = {}
+        self._runs: dict[Path, Watched] = {}
         self._lock, self._looked_at = threading.Lock(), -LOOK_S
         self._begun = self._hidden = 0
         # Pages that knew another server have parts of other runs.
@@ -74,8 +76,9 @@ class Watcher:
         by_path = {run.path: run for run in runs_in(self._folders)}
         self._hidden = max(0, len(by_path) - MOST_RUNS)
         for path in [*by_path][:MOST_RUNS]:
-            if path not in self._runs:
-                self._runs[path] = WatchedRun(by_path[path], self._begun)
+            kind = WatchedParty if by_path[path].kind == "party" else WatchedRun
+            if not isinstance(self._runs.get(path), kind):
+                self._runs[path] = kind(by_path[path], self._begun)
                 self._begun += 1
         budget = Budget()
         for path, run in [*self._runs.items()]:
@@ -89,7 +92,7 @@ class Watcher:
                 del self._runs[path]
 
 
-def _facts_of(run: WatchedRun) -> dict[str, Any]:
+def _facts_of(run: Watched) -> dict[str, Any]:
     """One run. What no file of a run should say must not keep the others from being shown."""
     if run.problem:
         return run.as_damaged(run.problem)

@@ -1,4 +1,4 @@
-"""A hub's figures in the text format that Prometheus reads, and its health."""
+"""Figures of a hub, or of a party that stands by, in the text format that Prometheus reads; and its health."""
 
 import ipaddress
 import json
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,18 +28,18 @@ Sample = tuple[Mapping[str, str], float | None]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A hub at one moment. The driver replaces it now and then; whoever reads it never makes the driver wait."""
+    """A party at one moment. Whoever replaces it now and then is never made to wait by those who read it."""
 
     facts: Mapping[str, Any]
-    """What ``status.json`` says."""
+    """What ``status.json`` says; figures of what is not in it are left out."""
     partners: tuple[str, ...] = ()
-    """The hub's clients and the other hubs."""
-    sent: Mapping[str, int] = field(default_factory=dict)
+    """A hub's clients and the other hubs; a client's hub."""
+    sent: Mapping[str, int] | None = None
     """Bytes, by receiver."""
-    received: Mapping[str, int] = field(default_factory=dict)
+    received: Mapping[str, int] | None = None
     """Bytes, by sender."""
-    worked_s: float = 0.0
-    waited_s: Mapping[str, float] = field(default_factory=dict)
+    worked_s: float | None = None
+    waited_s: Mapping[str, float] | None = None
     """By the party that was waited for."""
     evaluated_round: int | None = None
     evaluated_at: float | None = None
@@ -60,20 +60,38 @@ class Metric(NamedTuple):
 
 
 def _fact(key: str) -> Callable[[Snapshot], Iterable[Sample]]:
-    return lambda now: [({}, now.facts[key])]
+    return lambda now: [({}, now.facts.get(key))]
 
 
 def _count(key: str) -> Callable[[Snapshot], Iterable[Sample]]:
-    return lambda now: [({}, len(now.facts[key]))]
+    return lambda now: [({}, len(now.facts[key]))] if key in now.facts else []
 
 
-def _of_partners(label: str, counts: Callable[[Snapshot], Mapping[str, float]]) -> Callable[[Snapshot], list[Sample]]:
-    """One sample per partner, 0 where there is nothing: what never appears cannot be seen to grow."""
-    return lambda now: [({label: party}, counts(now).get(party, 0)) for party in now.partners]
+def _by(label: str, key: str) -> Callable[[Snapshot], list[Sample]]:
+    """One sample for each entry of a fact."""
+    return lambda now: [({label: name}, value) for name, value in now.facts.get(key, {}).items()]
+
+
+def _of_partners(
+    label: str, known: Callable[[Snapshot], Mapping[str, float] | list[str] | None]
+) -> Callable[[Snapshot], list[Sample]]:
+    """One sample per partner of what is known, 0 where there is nothing: what never appears cannot be seen to grow.
+
+    Those in a list count 1.
+    """
+
+    def samples(now: Snapshot) -> list[Sample]:
+        counts = known(now)
+        if counts is None:
+            return []
+        of_party = counts if isinstance(counts, Mapping) else dict.fromkeys(counts, 1)
+        return [({label: party}, of_party.get(party, 0)) for party in now.partners]
+
+    return samples
 
 
 def _figures(now: Snapshot) -> list[Sample]:
-    parts = (now.facts["metrics"] or {}).items()
+    parts = (now.facts.get("metrics") or {}).items()
     return [({"samples": part, "figure": name}, value) for part, figures in parts for name, value in figures.items()]
 
 
@@ -96,7 +114,7 @@ METRICS = (
     Metric(
         "tdcd_phase",
         "gauge",
-        "1 for what the hub is doing, or for how its run ended.",
+        "1 for what the party is doing, or for how its run ended.",
         lambda now: [({"phase": now.facts["status"] or now.facts["phase"]}, 1)],
     ),
     Metric("tdcd_round", "gauge", "The round that the hub stands at.", _fact("round")),
@@ -107,7 +125,7 @@ METRICS = (
         "tdcd_epsilon_spent",
         "gauge",
         "What phi with noise has spent at the last evaluation.",
-        lambda now: [({}, now.facts.get("epsilon"))],
+        _fact("epsilon"),
     ),
     Metric("tdcd_figure", "gauge", "Figures of the last evaluation, such as accuracy.", _figures),
     Metric(
@@ -135,33 +153,33 @@ METRICS = (
         "tdcd_connected",
         "gauge",
         "Whether a party is connected: 1 or 0.",
-        _of_partners("party", lambda now: dict.fromkeys(now.facts["connected"], 1)),
+        _of_partners("party", lambda now: now.facts.get("connected")),
     ),
     Metric("tdcd_connected_parties", "gauge", "How many parties are connected.", _count("connected")),
     Metric(
         "tdcd_missing_seconds",
         "gauge",
         "For how long a party has been waited for now; 0 if it is not.",
-        _of_partners("party", lambda now: now.facts["missing_s"]),
+        _of_partners("party", lambda now: now.facts.get("missing_s")),
     ),
     Metric(
         "tdcd_certificate_days_left",
         "gauge",
-        "For how many days a certificate is valid yet: this hub's own, and those of parties that were connected.",
-        lambda now: [({"party": party}, days) for party, days in now.facts.get("certificate_days", {}).items()],
+        "For how many days a certificate is valid yet: this party's own, and those of parties that were connected.",
+        _by("party", "certificate_days"),
     ),
     Metric("tdcd_left_out_clients", "gauge", "How many clients this round continues without.", _count("left_out")),
     Metric(
         "tdcd_rejected_messages_total",
         "counter",
         "Messages that were not acted upon, by sender.",
-        _of_partners("sender", lambda now: now.facts["refused"]),
+        _of_partners("sender", lambda now: now.facts.get("refused")),
     ),
     Metric(
         "tdcd_dropped_messages_total",
         "counter",
         "Messages that were thrown away unread, too large or too many, by sender.",
-        _of_partners("sender", lambda now: now.facts["dropped"]),
+        _of_partners("sender", lambda now: now.facts.get("dropped")),
     ),
     Metric(
         "tdcd_sent_bytes_total", "counter", "Bytes sent, by receiver.", _of_partners("receiver", lambda now: now.sent)
@@ -176,8 +194,26 @@ METRICS = (
     Metric(
         "tdcd_snapshot_age_seconds",
         "gauge",
-        "Seconds since the hub last updated these figures; it does so about four times a second.",
+        "Seconds since the party last updated these figures; a hub does so about four times a second.",
         lambda now: [({}, _age(now.taken_at))],
+    ),
+    Metric(
+        "tdcd_jobs",
+        "gauge",
+        "Of a party that stands by: jobs that are not over, by what they wait for: person, others, queue, running.",
+        _by("waits_for", "waiting_jobs"),
+    ),
+    Metric(
+        "tdcd_epsilon_left",
+        "gauge",
+        "Of a party that stands by: the epsilon that is left under a limit of its policy or of its account.",
+        _by("limit", "epsilon_left"),
+    ),
+    Metric(
+        "tdcd_epsilon_left_ratio",
+        "gauge",
+        "The same as a part of that limit.",
+        _by("limit", "epsilon_left_ratio"),
     ),
 )
 
@@ -222,15 +258,15 @@ def _number(value: float) -> str:
 
 
 def health(now: Snapshot) -> tuple[bool, dict[str, Any]]:
-    """Whether the hub works or waits, rather than being stuck; and what it does, and for whom it waits how long."""
+    """Whether the party works or waits, rather than being stuck; and what it does, and for whom it waits how long."""
     age = _age(now.taken_at) or 0.0
     is_up = age < STUCK_S
     facts = {
         "up": is_up,
         "party": now.facts["party"],
         "phase": now.facts["status"] or now.facts["phase"],
-        "round": now.facts["round"],
-        "waiting_s": {party: round(seconds, 1) for party, seconds in now.facts["missing_s"].items()},
+        **{name: now.facts[key] for name, key in (("round", "round"), ("jobs", "waiting_jobs")) if key in now.facts},
+        "waiting_s": {party: round(seconds, 1) for party, seconds in now.facts.get("missing_s", {}).items()},
         "age_s": round(age, 1),
     }
     return is_up, facts
@@ -248,12 +284,16 @@ READERS = 8
 
 
 class Metrics:
-    """The newest snapshot of a hub."""
+    """The newest snapshot of a party."""
 
-    def __init__(self, folder: Path, partners: tuple[str, ...]) -> None:
-        """Take the hub's run folder, and the parties that it is linked to."""
+    def __init__(self, folder: Path | None, partners: tuple[str, ...]) -> None:
+        """Take the run folder of a hub, and the parties that the party is linked to."""
         self.snapshot: Snapshot | None = None
-        self._blank = Snapshot({}, partners, checkpoints=folder / "checkpoint")
+        self._blank = Snapshot({}, partners, checkpoints=None if folder is None else folder / "checkpoint")
+
+    def show(self, facts: Mapping[str, Any], taken_at: float) -> None:
+        """Replace the snapshot of a party that stands by."""
+        self.snapshot = replace(self._blank, facts=facts, taken_at=taken_at)
 
     def update(self, facts: dict[str, Any], endpoint: Endpoint, timeline: Timeline, record: Record | None) -> None:
         """Replace the snapshot; text is made of it only on request."""
@@ -363,7 +403,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path not in ("/metrics", "/healthz"):
             self.send_error(HTTPStatus.NOT_FOUND, "Only /metrics and /healthz are here")
         elif self.server.metrics.snapshot is None:
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "The hub has only just started")
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "It has only just started")
         elif self.path == "/healthz":
             is_up, facts = health(self.server.metrics.snapshot)
             status = HTTPStatus.OK if is_up else HTTPStatus.SERVICE_UNAVAILABLE
