@@ -1,4 +1,4 @@
-"""What all tests share: a cache of compiled programs, where temporary files are, and two plugins of tests/support.
+"""What all tests share: a cache of compiled programs, where temporary files are, and three plugins of tests/support.
 
 The cache is shared by all workers and by the processes that tests start; it is new in every session, so no result
 depends on an earlier one.
@@ -26,7 +26,7 @@ if not IS_WORKER:  # before JAX is imported, which reads it; workers and other p
 
 
 pytest.register_assert_rewrite("support")  # before any of it is imported
-pytest_plugins = ["support.examples", "support.quick"]
+pytest_plugins = ["support.examples", "support.memory", "support.quick"]
 
 
 def pytest_unconfigure():

@@ -166,13 +166,17 @@ TRAITS = {
 """The properties by which a member says what it is."""
 
 
+OF_CODECS = {"is_identity", "sends_whole", "is_private"}
+"""Functions that say what a codec is."""
+
+
 def reading(path):
     """The expressions of a module outside core that read a trait of a variant, or ask a codec whether it is plain."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and node.attr in TRAITS:
             if re.search(r"(variant|knowledge|combine|here|head)$", ast.unparse(node.value)):
                 yield ast.unparse(node)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("is_identity", "sends_whole", "is_private"):
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in OF_CODECS:
             yield ast.unparse(node)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from support.examples import num_examples
 from tdcd.alignment import Alignment, AlignmentError
+from tdcd.alignment.alignment import MOST_COMPARISONS
 from tdcd.alignment.messages import Announcement
 from tdcd.alignment.ristretto import hash_to_points
 from tdcd.tables.errors import TableError
@@ -344,14 +345,37 @@ def test_a_message_from_the_wrong_silo_is_refused(sender, step):
         party.receive(sender, step, np.zeros((1, 32), np.uint8))
 
 
-def test_a_message_that_comes_twice_is_refused():
-    party, other = silos([["a"], ["a"]])
-    (message,) = other.start()
-    party.receive(1, message.step, message.payload)
-    with pytest.raises(
-        AlignmentError, match="silo 1 sent 'announced', which silo 0 does not expect from it or already"
-    ):
-        party.receive(1, message.step, message.payload)
+def test_an_answer_that_comes_twice_is_refused():
+    parties = silos([["a"], ["a"]])
+    (returned,) = [message for sender, message in deliver(parties) if (sender, message.step) == (1, "returned")]
+    with pytest.raises(AlignmentError, match="silo 1 sent 'returned', which silo 0 does not expect from it or already"):
+        parties[0].receive(1, returned.step, returned.payload)
+
+
+@pytest.mark.parametrize("answer", ["ids", "counts"])
+def test_a_silo_that_comes_back_has_the_ids_that_it_had_and_does_not_come_back_for_ever(answer):
+    sets = [["a", "b", "c"], ["b", "c", "d"]]
+
+    def back(parties, ids):
+        other = silos([ids, ids], answer=answer)[1]
+        for sent in other.start():
+            assert parties[0].receive(1, sent.step, sent.payload) == []
+        points = other._own.points()
+        (returned,) = parties[0].receive(1, "blinded", points)
+        assert not parties[0].done
+        return other, parties[0].receive(1, "returned", other._own.blind(parties[0]._own.points())), returned
+
+    parties = silos(sets, answer=answer)
+    deliver(parties)
+    for _ in range(MOST_COMPARISONS - 1):
+        back(parties, sets[1])
+        assert parties[0].counts == {1: 2}
+    with pytest.raises(AlignmentError, match=f"silo 1 has sent its ids {MOST_COMPARISONS} times: start all silos"):
+        back(parties, sets[1])
+    parties = silos(sets, answer=answer)
+    deliver(parties)
+    with pytest.raises(AlignmentError, match="silo 1 came back with other ids than before: start all silos again"):
+        back(parties, ["b", "d", "e"])
 
 
 def test_own_ids_and_settings_are_checked():

@@ -14,7 +14,7 @@ from support.well_formed import Page
 from tdcd.audit import Mode, audit, modes_of
 from tdcd.audit.lines import _OUTCOMES, _REMEDIES, LINES, reading, remedy
 from tdcd.audit.modes import is_configured
-from tdcd.audit.tables import overview
+from tdcd.audit.tables import numbers, overview
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.family.labels import LabelsAt
@@ -269,6 +269,45 @@ def encrypted():
         return done
 
     return audited(400), audited(16)
+
+
+def test_noise_on_phi_keeps_every_attack_on_a_row_under_the_bound_of_its_epsilon():
+    train = {"step_size": 0.05, "rounds": 3, "minibatches": "full"}
+    found = plan(check_config({**KEYS, "train": train, "exchange": {"epsilon": 1.0, "clip": 0.3}}))
+    noisy = [mode for mode in modes_of(found, 1.0) if mode.noise is not None]
+    assert [(mode.name, is_configured(mode, found)) for mode in noisy] == [
+        ("noise on phi, ε\u00a0=\u00a01", True),
+        ("noise on phi, ε\u00a0=\u00a01", False),
+    ]
+    done = audit(found, rounds=60, modes=[PLAIN, noisy[0]])
+    # The noise is for the planned rounds, and there are no others; the last evaluation is not looked at.
+    assert done.rounds == 3
+    for one in all_of(done, "two rows", noisy[0]):
+        assert CHANCE - 0.05 < one.bound < CHANCE
+        assert one.recovered <= one.bound + 3 * math.sqrt(one.bound * (1 - one.bound) / done.num_rows)
+    for line in ("few known rows", "known rows"):
+        assert done.worst(line, noisy[0]).recovered < 0.05 < done.worst(line, PLAIN).recovered
+    # Inside a silo there is no noise.
+    assert done.worst("own hub", noisy[0]).recovered > 0.1
+    assert done.worst("two rows", PLAIN).recovered == 1
+    assert f"right in {one.bound:.2f} of cases at most" in page(done)
+    assert '"sigma"' in json.dumps(numbers(done))
+
+
+def test_two_rows_at_the_ends_of_what_is_sent_are_told_apart_as_often_as_the_noise_lets_through():
+    """Rows c and -c, the worst two, n times: the closed form is the normal distribution at sqrt(n) / sigma."""
+    from tdcd.audit.attacks import told_apart
+    from tdcd.core.codecs.codec import Sending, seed_words
+    from tdcd.core.codecs.noise import GaussianNoise
+
+    count, messages, noise = 4000, 6, GaussianNoise.of_epsilon(1.0, 1e-5, 0.3, 6)
+    rows = np.where(np.arange(count) % 2, 0.3, -0.3).astype(np.float32)[None, :, None]
+    sent = [np.asarray(noise.encode(rows, Sending(seed_words(5), at, 0))["phi"])[0] for at in range(messages)]
+    expected = np.repeat(rows[0][:, None].astype(np.float64), messages, axis=1)
+    right = told_apart(np.stack(sent, axis=1), expected, np.full((count, messages), noise.deviation**-2))
+    known = (1 + math.erf(math.sqrt(messages) / noise.sigma / math.sqrt(2))) / 2
+    assert abs(right - known) < 4 * math.sqrt(known * (1 - known) / count)
+    assert right < (math.exp(noise.epsilon(messages)) + noise.delta) / (1 + math.exp(noise.epsilon(messages)))
 
 
 @pytest.mark.parametrize("line", ["labels of hub", "labels of client", "clusters"])

@@ -20,7 +20,7 @@ NUM_FEATURES, NUM_HIDDEN, NUM_OUTPUTS = 4, 5, 3
 
 
 def linen():
-    nn = pytest.importorskip("flax.linen", reason="Flax is not installed")
+    from flax import linen as nn
 
     class Net(nn.Module):
         @nn.compact
@@ -32,7 +32,7 @@ def linen():
 
 
 def nnx():
-    nn = pytest.importorskip("flax.nnx", reason="Flax is not installed")
+    from flax import nnx as nn
 
     class Net(nn.Module):
         def __init__(self, rngs):
@@ -47,7 +47,8 @@ def nnx():
 
 
 def equinox():
-    eqx = pytest.importorskip("equinox", reason="Equinox is not installed")
+    import equinox as eqx
+
     first, second = jax.random.split(jax.random.key(0))
     layers = [eqx.nn.Linear(NUM_FEATURES, NUM_HIDDEN, key=first), eqx.nn.Lambda(jax.nn.relu), eqx.nn.Dropout(0.5)]
     return eqx.nn.Sequential(
@@ -116,7 +117,6 @@ ready = make()
 
 
 def test_a_configuration_names_a_module_or_what_makes_one(tmp_path):
-    pytest.importorskip("equinox", reason="Equinox is not installed")
     (tmp_path / "own_equinox.py").write_text(MODULE)
     for name in ("make", "ready"):
         model = {"block": f"own_equinox:{name}", "folder": str(tmp_path)}
@@ -126,7 +126,9 @@ def test_a_configuration_names_a_module_or_what_makes_one(tmp_path):
 
 
 def test_state_that_hubs_would_not_average_is_refused():
-    nn, flax_nnx = (pytest.importorskip(f"flax.{name}", reason="Flax is not installed") for name in ("linen", "nnx"))
+    from flax import linen as nn
+    from flax import nnx as flax_nnx
+
     words = "besides its parameters, which hubs would not average: use layers that treat every row alike, for example"
 
     class Normed(nn.Module):
@@ -141,7 +143,8 @@ def test_state_that_hubs_would_not_average_is_refused():
 
 
 def test_a_module_of_another_width_is_refused_in_its_own_words():
-    eqx = pytest.importorskip("equinox", reason="Equinox is not installed")
+    import equinox as eqx
+
     block = as_block(eqx.nn.MLP(5, 1, 4, 1, key=jax.random.key(0)))
     words = r"^silo 'bank': EquinoxBlock does not take samples of shape \(4,\): the module says: dot_general requires"
     with pytest.raises(ValueError, match=words):

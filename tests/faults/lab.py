@@ -71,6 +71,7 @@ MODES["mask, overlap 1, period 4"] = {
 }
 _MORE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "shop")]
 MODES["protect blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True}}
+MODES["noise on blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True, "block_epsilon": 4.0}}
 MODES["mask, protect blocks"] = {"silos": _MORE, "exchange": {"protect": "mask", "protect_blocks": True}}
 _NOISY = {"rounds": 60, "step_size": 0.2, "batch_size": 16}
 MODES["patience"] = {"train": _NOISY, "evaluate": {"every": 2, "patience": 3, "keep": "best"}}
@@ -102,6 +103,13 @@ MODES[ALL_SAMPLES[1]] = {
     "silos": [{**silo, "label": "y" if silo["name"] == "lab" else "outcome"} for silo in _LACKING],
     "exchange": {"protect": "mask"},
     "train": {"overlap": 1},
+}
+MODES[MANY := "rows of many samples"] = {
+    **MODES[ALL_SAMPLES[0]],
+    "silos": [
+        *MODES[ALL_SAMPLES[0]]["silos"][:2],
+        {**_THREE[2], "table": "households.csv", "key": "home", "link": "members.csv"},
+    ],
 }
 IN_STEP = "overlap 0, period 1, bits 32"
 

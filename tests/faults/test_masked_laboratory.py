@@ -6,7 +6,7 @@ import pytest
 from lab import CONFIG, ROUGH, Lab, in_mode, prepared, reference_of
 from test_left_out import Leaving
 
-MASKED = ["mask", "mask, overlap 1, period 4", "mask, protect blocks"]
+MASKED = ["mask", "mask, overlap 1, period 4", "mask, protect blocks", "noise on blocks"]
 """All modes: see campaign.py."""
 
 

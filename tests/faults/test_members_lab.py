@@ -1,12 +1,12 @@
-"""Crashes and bad links under a head, noise from a private stream, memories of clients, clients that are drawn, and
-samples that some silos lack.
+"""Crashes and bad links under a head, noise from a private stream, memories of clients, clients that are drawn,
+samples that some silos lack, and rows of many samples.
 """
 
 import pytest
-from lab import ALL_SAMPLES, ROUGH, Lab, in_mode, prepared, reference_of
+from lab import ALL_SAMPLES, MANY, ROUGH, Lab, in_mode, prepared, reference_of
 
 
-@pytest.fixture(scope="module", params=["head", "pairs", "client memory", "noise", "drawn clients", *ALL_SAMPLES])
+@pytest.fixture(scope="module", params=["head", "pairs", "client memory", "noise", "drawn clients", *ALL_SAMPLES, MANY])
 def member(request, tmp_path_factory):
     """Config, rows, and the history of the run to which nothing happened."""
     config, data = prepared(**in_mode(request.param))

@@ -13,6 +13,8 @@ from support.problems import SPLITS, Problem, Shape, arrays, distance, examples,
 from tdcd.blocks import Linear, Mlp
 from tdcd.blocks.absent import smaller, without_stand_ins
 from tdcd.blocks.base import with_head
+from tdcd.core.codecs.codec import Sending, seed_words
+from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.heads import Hidden, Pairs
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.objective import Objective
@@ -29,14 +31,25 @@ THREE = Shape(clients=(2, 1, 3), columns=(3, 2, 2), local_steps=1, num_samples=4
 seeds = st.integers(0, 2**31)
 
 
-def lacking(shape, objective, seed, split="unequal", label_silo=None, standin="function", share=0.5, **changes):
+def lacking(
+    shape,
+    objective,
+    seed,
+    split="unequal",
+    label_silo=None,
+    standin="function",
+    share=0.5,
+    dropout=None,
+    whole_silo=None,
+    **changes,
+):
     """A problem whose silos lack about half of the rows each; the label silo has them all. And who has what, [N, M]."""
     problem = Problem.draw(shape, objective, seed, split, **changes)
     rng, labels = np.random.default_rng(seed + 1), problem.federation.labels
     names = [silo.name for silo in problem.federation.silos]
     present = rng.random((len(names), len(labels))) < share
-    if label_silo is not None:
-        present[label_silo] = True
+    for silo in {label_silo, whole_silo} - {None}:
+        present[silo] = True
     present[rng.integers(len(names)), ~present.any(axis=0)] = True
     for own, clients in zip(present, shape.clients, strict=True):
         own[rng.choice(len(labels), clients, replace=False)] = True
@@ -44,34 +57,55 @@ def lacking(shape, objective, seed, split="unequal", label_silo=None, standin="f
     for silo, has in zip(problem.federation.silos, present, strict=True):
         known = np.flatnonzero(has)
         rows = tuple(known[part] for part in split_rows(split, labels[known], silo.num_clients, rng))
-        silos.append(replace(silo, rows=rows))
+        own = replace(silo, rows=rows)
+        if dropout is not None and dropout.intercept == len(silos):
+            own.features[:, -1] = 1
+            own = replace(own, columns=tuple(f"x{place}" for place in range(own.feature_shape[0] - 1)))
+        silos.append(own)
     terms = Terms(None if label_silo is None else names[label_silo], samples="all", standin=standin)
-    federation, blocks = with_stand_ins(Federation(tuple(silos), labels, terms=terms), shape.models())
+    whole = Federation(tuple(silos), labels, terms=terms)
+    federation, blocks = with_stand_ins(whole, shape.models(), drops_silos=dropout is not None)
     width = objective.phi_width(problem.objective.num_outputs([labels]))
     start = [
         random_block(with_head(block, objective.combine), silo.feature_shape[0], width, rng)
         for block, silo in zip(blocks, federation.silos, strict=True)
     ]
-    return replace(problem, federation=federation, blocks=blocks, start=start), problem.federation, present
+    return replace(problem, federation=federation, blocks=blocks, start=start), whole, present
 
 
-def joined_sums(blocks, whole, problem, present, label_silo, ids):
-    """What the scores are made of: who has the row speaks, and one silo's stand-ins speak for the others."""
+def joined_sums(blocks, whole, problem, present, label_silo, ids, kept=None, dropout=None):
+    """What the scores are made of: who has the row speaks, and one silo's stand-ins speak for the others.
+
+    A silo that is dropped from a sample, one that is not in ``kept`` ``[N, B]``, is one that lacks it.
+    """
     total, count = 0.0, len(whole.silos)
-    speaker = np.argmax(present, axis=0) if label_silo is None else np.full(present.shape[1], label_silo)
+    labelled = range(count) if label_silo is None else [label_silo]
+    first = np.argmax(present, axis=0) if label_silo is None else np.full(present.shape[1], label_silo)
+    here = present[:, ids] & (True if kept is None else kept)
     standin = problem.federation.terms.standin
     for index, (model, block, silo) in enumerate(zip(problem.blocks, blocks, whole.silos, strict=True)):
-        x, has, own = jnp.asarray(silo.features[ids]), present[index][ids, None], without_stand_ins(model)
-        speaks = (speaker[ids] == index)[:, None]
+        x, has, own = jnp.asarray(silo.features[ids]), here[index][:, None], without_stand_ins(model)
+        earlier = [other for other in labelled if other < index]
+        speaks = (here[index] & (index in labelled) & ~here[earlier].any(axis=0))[:, None]
         absent = [
             other
             for other in range(count)
-            if standin != "none" and (~present[other] & present[index] & (speaker == index)).any()
+            if standin != "none"
+            and other != index
+            and ((~present[other] & present[index] & (first == index)).any() if kept is None else index in labelled)
         ]
+        if dropout is not None and dropout.intercept == index and present[index].all():
+            # Of a silo that has all samples, the column of ones stays.
+            x, has = jnp.where(has, x, jnp.arange(x.shape[1]) == x.shape[1] - 1), np.ones_like(has)
         if type(own) is Linear:
             width = x.shape[1]
-            parts, size = block["weight"], 1 + width * (standin == "function")
-            spoken = has * (x @ parts[:width])
+            # The ones are behind the marks.
+            ones = int(dropout is not None and dropout.intercept == index)
+            weight, features = block["weight"], x
+            parts = jnp.concatenate([weight[: width - ones], weight[len(weight) - ones :]])
+            spoken = has * (x @ parts)
+            parts, x, width = weight, features[:, : width - ones], width - ones
+            size = 1 + width * (standin == "function")
             others = [parts[width + place * size :][:size] for place in range(len(absent))]
             others = [each[0] + (x @ each[1:] if standin == "function" else 0) for each in others]
         else:
@@ -80,18 +114,24 @@ def joined_sums(blocks, whole, problem, present, label_silo, ids):
             others = [] if plain else block["stand_ins"]
             others = [smaller(own).phi(each, x) if standin == "function" else each for each in others]
         for other, each in zip(absent, others, strict=True):
-            spoken = spoken + (speaks & ~present[other][ids, None]) * each
+            spoken = spoken + (speaks & ~here[other][:, None]) * each
         total = total + problem.objective.combine.phi(spoken)
     return total
 
 
-def central(problem, whole, present, label_silo, num_rounds):
+def kept_in(dropout, round_index, seed, count, size):
+    """``[N, B]``: from which samples of a round which silos are not dropped."""
+    sendings = [Sending(seed_words(seed), np.int32(round_index), silo, (1, size, 1)) for silo in range(count)]
+    return np.stack([np.asarray(dropout.kept(sending))[0] for sending in sendings])
+
+
+def central(problem, whole, present, label_silo, num_rounds, dropout=None):
     """Minibatch SGD on the joined table, by differentiation of its loss."""
     chosen, objective, blocks = problem.settings, problem.objective, problem.start
     labels = whole.labels
 
-    def loss(blocks, ids):
-        total = joined_sums(blocks, whole, problem, present, label_silo, ids)
+    def loss(blocks, ids, kept):
+        total = joined_sums(blocks, whole, problem, present, label_silo, ids, kept, dropout)
         squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(blocks))
         return jnp.mean(objective.losses(total, labels[ids])) + objective.l2 / 2 * squares
 
@@ -105,18 +145,34 @@ def central(problem, whole, present, label_silo, num_rounds):
                 local_steps=1,
                 minibatches=chosen.minibatches,
             )[0, 0]
-            slopes = jax.grad(loss)(blocks, ids)
+            kept = None
+            if dropout is not None:
+                kept = kept_in(dropout, round_index, chosen.seed, len(whole.silos), len(ids))
+            slopes = jax.grad(loss)(blocks, ids, kept)
             blocks = jax.tree.map(lambda leaf, slope: leaf - chosen.step_size * slope, blocks, slopes)
         return arrays(blocks)
 
 
-def check(shape, objective, seed, split="unequal", label_silo=None, standin="function", share=0.5):
+def check(
+    shape,
+    objective,
+    seed,
+    split="unequal",
+    label_silo=None,
+    standin="function",
+    share=0.5,
+    dropout=None,
+    whole_silo=None,
+):
     with jax.enable_x64(True):
-        problem, whole, present = lacking(shape, objective, seed, split, label_silo, standin, share)
-    variant = Variant() if label_silo is None else Variant(knowledge=LabelsAt(label_silo))
+        problem, whole, present = lacking(
+            shape, objective, seed, split, label_silo, standin, share, dropout, whole_silo
+        )
+    parts = {} if label_silo is None else {"knowledge": LabelsAt(label_silo)}
+    variant = Variant(**parts, **({} if dropout is None else {"dropout": dropout}))
     simulated = problem.simulate(ROUNDS, variant=variant)
     assert distance(simulated, arrays(problem.start)) > MOVED
-    assert distance(simulated, central(problem, whole, present, label_silo, ROUNDS)) < TOLERANCE
+    assert distance(simulated, central(problem, whole, present, label_silo, ROUNDS, dropout)) < TOLERANCE
 
 
 @examples(8)
@@ -157,6 +213,30 @@ def test_other_losses(loss, label_silo):
 def test_networks_and_every_kind_of_stand_in(standin, label_silo):
     shape = replace(THREE, blocks=(Mlp((4,)), Linear(), Mlp((3,))))
     check(shape, Objective("squared", L2), seed=5, label_silo=label_silo, standin=standin)
+
+
+@pytest.mark.parametrize("intercept", [None, 0])
+@pytest.mark.parametrize("label_silo", [None, 0, 1])
+def test_a_silo_that_is_dropped_is_one_that_lacks_the_row(label_silo, intercept):
+    shape = replace(THREE, blocks=(Linear(), Mlp((3,)), Linear()))
+    check(shape, Objective("logistic", L2), 11, "unequal", label_silo, dropout=SiloDropout(0.4, intercept))
+
+
+@pytest.mark.parametrize(("standin", "seed"), [("constant", 2), ("none", 3), ("function", 4)])
+def test_the_column_of_ones_of_a_silo_that_has_all_samples_stays(standin, seed):
+    shape = replace(THREE, blocks=(Mlp((3,)), Linear(), Linear()))
+    dropout = SiloDropout(0.3, 0)
+    check(shape, Objective("squared", L2), seed, standin=standin, dropout=dropout, whole_silo=0)
+
+
+def test_with_nothing_missing_silo_dropout_changes_nothing():
+    problem = Problem.draw(THREE, Objective("logistic", L2), seed=4)
+    marked, blocks = with_stand_ins(
+        replace(problem.federation, terms=Terms(samples="all")), problem.blocks, drops_silos=True
+    )
+    variant = Variant(dropout=SiloDropout(0.4))
+    ours = replace(problem, federation=marked, blocks=blocks).simulate(3, variant=variant)
+    assert distance(ours, problem.simulate(3, variant=variant)) == 0
 
 
 def test_classes():

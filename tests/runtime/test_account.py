@@ -16,9 +16,9 @@ from tdcd.core.codecs.noise import GaussianNoise
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.job import Job
-from tdcd.runtime.process.party import PartySection, run_hub
+from tdcd.runtime.process.party import PartySection, account_for_predictions, run_hub
 from tdcd.runtime.process.trial import Trial
-from tdcd.runtime.storage.account import Account, Limits, Totals
+from tdcd.runtime.storage.account import Account, Limits, Totals, account_table
 from tdcd.runtime.storage.hub_folder import HubFolder
 
 FREE = Limits()
@@ -58,6 +58,25 @@ def test_what_is_said_is_never_below_what_was_sent_over_runs_and_crashes(tmp_pat
         assert max(epsilon for epsilon, _, _ in runs) * 0.999 <= totals.phi <= sum(run[0] for run in runs)
     # All have labels here, as they are.
     assert (totals.labels, totals.plain_labels) == (0.0, len(runs))
+
+
+def test_clients_changes_are_counted_over_runs_next_to_phi(tmp_path):
+    account = Account(tmp_path / "account.jsonl")
+    of_three = [{**silo, "clients": 3} for silo in RIDGE["silos"]]
+    job = Job(with_keys(RIDGE, silos=of_three, exchange={"protect_blocks": True, "block_epsilon": 1.0}))
+    account.begin(job, 0, "first", FREE)
+    account.end(job, 0, "first", 2)
+    noise = job.variant.block_exchange.noise
+    # The next round may have begun.
+    assert Totals.of(account.read()).blocks == noise.epsilon(3)
+    account.begin(job, 0, "second", FREE)
+    totals = Totals.of(account.read())
+    assert totals.blocks == pytest.approx(noise.epsilon(3 + 6), abs=1e-6)
+    assert totals.phi is None
+    with pytest.raises(ValueError, match=r"most_block_epsilon = 1\.5: with this run it would be 1\.6"):
+        account.begin(job, 0, "third", Limits(block_epsilon=1.5))
+    with pytest.raises(ValueError, match="most_block_epsilon = 9: with this run it would be changes without noise"):
+        account.begin(PLAIN, 0, "fourth", Limits(block_epsilon=9.0))
 
 
 def test_label_epsilons_of_all_runs_add_up(tmp_path):
@@ -163,6 +182,24 @@ class Laplace(Identity):
     sigma = 1.0
 
 
+def test_predictions_are_counted_by_who_got_them_and_have_no_epsilon(tmp_path):
+    account = Account(tmp_path / "account.jsonl", clock=lambda: 0)
+    account.begin(JOBS[1.0], 0, "first", FREE)
+    assert Totals.of(account.read()).phi == pytest.approx(1.0, abs=1e-3)
+    account.predicted(JOBS[1.0], "first", "lab", 12)
+    account.predicted(JOBS[1.0], "first", "shop", 3)
+    # The run comes back, and is counted already; it ends.
+    account.begin(JOBS[1.0], 0, "first", FREE)
+    account.end(JOBS[1.0], 0, "first", 6)
+    assert [line.what for line in account.read()] == ["begun", "predicted", "predicted", "ended"]
+    totals = Totals.of(account.read())
+    assert (totals.runs, totals.phi, totals.predicted_rows) == (1, None, 15)
+    assert account_table(account.read()).rows[0][2:] == ["lab", "as it is", "–", "–", "phi of 12 rows to predict with"]
+    assert "Phi sent to predict with: 15 rows." in tdcd("spent", "account.jsonl", cwd=tmp_path).stdout
+    with pytest.raises(ConfigError, match="most_epsilon = 2: predictions send phi of new rows as it is"):
+        account_for_predictions(PartySection(account=str(account.path), most_epsilon=2.0))
+
+
 def test_a_hub_keeps_to_the_key_of_its_noise(tmp_path):
     def folder():
         return HubFolder(tmp_path / "run", JOBS[1.0], 0)
@@ -211,8 +248,8 @@ def test_the_command_shows_runs_and_sums(tmp_path):
 def test_real_hubs_with_noise_have_the_simulations_history_and_account_for_what_they_sent(tmp_path, monkeypatch):
     keys = {
         **RIDGE,
-        "silos": [{"name": name, "clients": 1} for name in ("clinic", "lab")],
-        "exchange": {"epsilon": 2.0},
+        "silos": [{"name": name, "clients": 3} for name in ("clinic", "lab")],
+        "exchange": {"epsilon": 2.0, "protect_blocks": True, "block_epsilon": 4.0},
     }
     (tmp_path / "shared.toml").write_text(toml_text(keys))
     trial = Trial.prepare(tmp_path / "shared.toml", [], tmp_path / "trial")
@@ -232,4 +269,12 @@ def test_real_hubs_with_noise_have_the_simulations_history_and_account_for_what_
         history = read_history(home / "history.jsonl")
         assert history[-1].epsilon == pytest.approx(Totals.of(account.read()).phi, abs=1e-8)
         assert 1.999 < history[-1].epsilon <= 2.0
+        assert account.read()[-1].blocks == 6
+        assert history[-1].block_epsilon == pytest.approx(Totals.of(account.read()).blocks, abs=1e-8)
+        assert 3.99 < history[-1].block_epsilon <= 4.0
         assert not (home / "noise.key").exists()
+    # Clients have deleted the secrets of their noise.
+    names = {path.name for path in (tmp_path / "trial" / "certs").glob("client.*.key")}
+    assert names == {
+        f"client.{silo}.{client}.key" for silo in ("clinic", "lab") for client in trial.job.config.silos[0].client_names
+    }

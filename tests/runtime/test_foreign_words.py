@@ -81,6 +81,19 @@ def test_a_terminal_shows_them_as_they_are_written_and_still_has_its_own_colours
     assert "\x1b[?25l" in console.file.getvalue(), "the progress bar hides the cursor"
 
 
+def test_a_party_that_waits_for_long_says_once_what_may_have_happened():
+    console, now = PlainConsole(), [0.0]
+    console.file = io.StringIO()
+    with WaitingDisplay(console, "aligning", lambda: now[0]) as waiting:
+        for now[0], missing in [(0, ["hub.shop", "hub.bank"]), (50, ["hub.shop"]), (105, ["hub.shop"])]:
+            waiting.show(missing)
+        assert "has finished" not in console.file.getvalue()
+        for now[0] in (120, 300):
+            waiting.show(["hub.shop"])
+    said = "If hub.shop has finished already, start this command again at all parties."
+    assert console.file.getvalue().count(said) == 1
+
+
 def test_reasons_are_one_short_line_when_they_arrive():
     for message in (
         Stop("hub.a", "hub.b", status="refused", reason=f"{EVIL}\r\nall is well\u2028{'x' * 10**6}"),

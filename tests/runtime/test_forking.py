@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -36,3 +37,13 @@ def test_a_signal_ends_one_party_alone(tmp_path):
     assert parties[1].poll() is None
     pipe.write_text("nonsense = ")
     assert parties[1].wait(60) == 2
+
+
+def test_who_starts_parties_leaves_nothing_open_at_its_end(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; from tdcd.runtime.process.forking import environment, start_party; "
+        "assert start_party(['--version'], Path(sys.argv[1]), environment()).wait(60) == 0"
+    )
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", program, tmp_path / "log"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

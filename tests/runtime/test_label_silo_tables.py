@@ -20,6 +20,7 @@ from tdcd.prediction.model import Model
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.process.party import PartySection, read_data
 from tdcd.runtime.process.trial import write_rows
+from tdcd.runtime.storage.account import Account
 from tdcd.runtime.storage.hub_folder import HubFolder
 from tdcd.tables.errors import TableError
 from tdcd.tables.split import split_table
@@ -159,18 +160,23 @@ def test_a_trial_and_predictions_across_its_hubs(tmp_path):
             silo: ["predict", shared, "--silo", silo, "--run", homes[silo], "--certs", out / "certs", "--data"]
             + [Path(keys["data"]["folder"]) / section["client"][0]["table"]]
             + ([] if new[silo] is None else ["--out", new[silo]])
+            + ["--account", tmp_path / f"{silo}.jsonl"]
             for silo, section in zip(("bank", "shop"), keys["silos"], strict=True)
         }
         started = [start(f"predict-{silo}", *words) for silo, words in options.items()]
         assert [one.wait(120) for one in started] == [0, 0]
         assert "Scored 120 rows for silo 'bank', which alone has labels" in (tmp_path / "predict-shop.log").read_text()
+        (line,) = Account(tmp_path / "shop.jsonl").read()
+        run = json.loads((homes["shop"] / "hub.json").read_text())["run"]
+        assert (line.what, line.to, line.rows, line.run) == ("predicted", ["bank"], 120, run)
+        assert not (tmp_path / "bank.jsonl").exists()
         tables = {silo: Path(words[words.index("--data") + 1]) for silo, words in options.items()}
         assert_same_predictions(new["bank"], out, tables, tmp_path / "together.csv")
         refused = CliRunner().invoke(app, [*map(str, options["shop"]), "--out", str(tmp_path / "not.csv")])
         assert refused.exit_code == 2
         assert "silo 'bank' alone has labels" in refused.output
         without = ["--without", "shop", "--out", str(tmp_path / "alone.csv")]
-        alone = CliRunner().invoke(app, [*map(str, options["bank"][:-2]), *without])
+        alone = CliRunner().invoke(app, [*map(str, options["bank"][:-4]), *without])
         assert alone.exit_code == 0, alone.output
         assert "120 of them are scored without the part of silo 'shop'." in " ".join(alone.output.split())
         with (tmp_path / "alone.csv").open() as file:

@@ -1,11 +1,12 @@
 """Blocks that a hub learns the sum of only: the run of plain fixed point, and clients that are gone."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from support.in_process import InProcess
+from support.in_process import SECRET, InProcess
 from support.parts import from_client, to_client
 from support.simulated import RIDGE, assert_same_history, simulated, with_keys
 from tdcd.config import ConfigError
@@ -13,10 +14,10 @@ from tdcd.config.resolve import plan
 from tdcd.core.codecs.fixed_point import BeyondRangeError, FixedBlocks
 from tdcd.runtime.certificates.agreement import Keys
 from tdcd.runtime.compute.client_data import shards
-from tdcd.runtime.job import IncompatibleParties
+from tdcd.runtime.job import IncompatibleParties, Job
 from tdcd.runtime.machine.client import Client
 from tdcd.runtime.machine.hub import Hub
-from tdcd.runtime.machine.masks import refuse_few_blocks
+from tdcd.runtime.machine.masks import ClientMasks, refuse_few_blocks
 from tdcd.runtime.messages.messages import Diverged, Group
 from tdcd.runtime.messages.structure import arrays_of
 from tdcd.runtime.messages.wire import RejectedMessage
@@ -59,6 +60,7 @@ def test_the_run_is_that_of_plain_fixed_point_and_the_simulation(protected, tmp_
     [
         {"silos": RIDGE["silos"][:1], **PROTECT},
         {**PROTECT, "train": {"hub_optimizer": "momentum", "momentum": 0.5, "overlap": 1}},
+        {"exchange": {"protect_blocks": True, "block_epsilon": 4.0, "block_clip": 0.01}},
     ],
 )
 def test_so_it_is_of_one_silo_alone_and_with_a_hub_optimizer(sections):
@@ -192,6 +194,15 @@ def test_a_silo_in_which_too_few_have_rows_is_refused(protected):
     refuse_few_blocks(job, HUB, [3, 2, 1])
     with pytest.raises(IncompatibleParties, match=r"training rows are at only 2 clients of hub\.lab, and 3 are needed"):
         refuse_few_blocks(job, HUB, [3, 0, 1])
+
+
+def test_products_of_the_only_client_with_rows_of_a_silo_are_not_sent():
+    job = Job(with_keys(RIDGE, **PROTECT))
+    masks = ClientMasks(job, 1, CLIENTS[0], Keys.of_secret(CLIENTS[0], SECRET))
+    # Its silo has 40 of 100 samples, all of them at this client.
+    alone = SimpleNamespace(num_rows=40, silo_rows=40, num_samples=100)
+    with pytest.raises(RejectedMessage, match="the sum would be of this client's products"):
+        masks.products(alone, np.eye(2))
 
 
 def test_a_client_answers_a_round_once(protected):

@@ -21,6 +21,7 @@ from tdcd.prediction.scores import SiloScores, combine
 from tdcd.runtime.job import Job
 from tdcd.runtime.machine.hub import Hub
 from tdcd.runtime.messages.messages import Part
+from tdcd.runtime.process.align import AlignHub, ids_in
 from tdcd.runtime.process.predict import ModelOf, PredictHub, ScoringClient, ScoringHub, StandInScores
 from tdcd.runtime.process.trial import write_rows
 from tdcd.tables.reader import read_rows
@@ -76,6 +77,38 @@ def keys_of(folder, labelled=("bank",), clients=2, periods=None, **sections):
     return keys
 
 
+def with_households(folder, seed=7, homes=9):
+    """The shop's table by households, whose rows belong to many samples; joined to its samples in shop.csv."""
+    rng = np.random.default_rng(seed)
+    (head, *lines) = csv.reader((folder / "shop.csv").read_text().splitlines())
+    place = {f"h{home}": rng.integers(len(lines)) for home in range(homes)}
+    with (folder / "households.csv").open("w", newline="") as file:
+        cells = [[lines[row][head.index(column)] for column in COLUMNS["shop"]] for row in place.values()]
+        csv.writer(file).writerows(
+            [["home", *COLUMNS["shop"]], *([home, *own] for home, own in zip(place, cells, strict=True))]
+        )
+    live = rng.integers(homes, size=len(lines))
+    labels = [line[head.index("label")] for line in lines] if "label" in head else None
+    with (folder / "members.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "home"] + ["label"] * (labels is not None))
+        for number, (line, home) in enumerate(zip(lines, live, strict=True)):
+            writer.writerow([line[0], f"h{home}"] + ([] if labels is None else [labels[number]]))
+    with (folder / "shop.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(head)
+        for line, home in zip(lines, live, strict=True):
+            own = dict(zip(COLUMNS["shop"], cells[home], strict=True))
+            writer.writerow([own.get(name, cell) for name, cell in zip(head, line, strict=True)])
+    return folder
+
+
+def keyed(keys):
+    """The same federation, whose shop has households."""
+    shop = {**keys["silos"][1], "table": "households.csv", "key": "home", "link": "members.csv"}
+    return {**keys, "silos": [keys["silos"][0], shop, keys["silos"][2]]}
+
+
 def office_of(config, folder, seed=0):
     planned = plan(config)
     return planned, InProcess(config, data_of(config, write_rows(planned, folder / "data")), seed)
@@ -86,17 +119,19 @@ def check(config, folder):
     planned, office = office_of(config, folder)
     office.run()
     result = run(config, folder / "run")
+    # A last bit of a block may be rounded to the next step in fixed point; the next scaled step is of what it became.
+    close = 1e-6 if config.exchange.protect_blocks and config.train.step_size == "auto" else 1e-10
     assert {end.status for end in office.ends.values()} == {"finished"}, office.ends
     assert not office.refused
     for history in office.history.values():
         for ours, theirs in zip(history, result.history, strict=True):
             assert (ours.round, ours.bytes, ours.messages) == (theirs.round, theirs.bytes, theirs.messages)
             assert ours.evaluation_bytes == theirs.evaluation_bytes
-            assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-10)
-            assert ours.test_loss == pytest.approx(theirs.test_loss, rel=1e-10)
-            assert ours.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=1e-9)
+            assert ours.train_loss == pytest.approx(theirs.train_loss, rel=close)
+            assert ours.test_loss == pytest.approx(theirs.test_loss, rel=close)
+            assert ours.metrics["test"] == pytest.approx(theirs.metrics["test"], rel=10 * close)
     for hub, block in office.blocks().items():
-        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < 1e-10
+        assert largest_difference(block, result.blocks[hub.removeprefix("hub.")]) < close
     for hub, machine in office.hubs.items():
         silo = hub.removeprefix("hub.")
         known = planned.federation.silos[planned.config.silo_names.index(silo)]
@@ -109,7 +144,9 @@ def check(config, folder):
             for silo, mean in ours_of["mean_phi"].items():
                 # Masks are of numbers in fixed point, and show no single phi of another silo.
                 is_masked = config.exchange.protect == "mask"
-                assert mean == pytest.approx(theirs_of["mean_phi"][silo], rel=1e-8, abs=1e-7 if is_masked else 1e-10)
+                assert mean == pytest.approx(
+                    theirs_of["mean_phi"][silo], rel=100 * close, abs=1e-7 if is_masked else close
+                )
                 assert len(ours_of["mean_phi"]) == (1 if is_masked else len(COLUMNS))
         assert subsets.get("calibration", {}) == pytest.approx(patterns.get("calibration", {}))
         for ours_of, theirs_of in zip(subsets["patterns"], patterns["patterns"], strict=True):
@@ -146,6 +183,24 @@ CASES = {
     "scaled steps, converged": (("bank",), {**AT_BANK, "train": {"step_size": "auto", "minibatches": "full"}}),
     "class weights": (EVERYWHERE, {"train": {"class_weights": "balanced"}}),
     "participation": (EVERYWHERE, {"train": {"participation": 0.5}}),
+    "silo dropout, networks, overlap, few bits, a slow silo": (
+        EVERYWHERE,
+        {
+            "model": MLP,
+            "train": {"silo_dropout": 0.3, "overlap": 1},
+            "exchange": {"phi_bits": 8, "block_bits": 8},
+            "periods": {"shop": 2},
+        },
+    ),
+    "silo dropout, protected blocks, scaled steps, patience": (
+        ("bank",),
+        {
+            **AT_BANK,
+            "train": {"silo_dropout": 0.3, "step_size": "auto"},
+            "exchange": {"protect_blocks": True},
+            "evaluate": {"patience": 1, "keep": "best", "every": 1},
+        },
+    ),
     "patience": (("bank",), {**AT_BANK, "evaluate": {"patience": 1, "keep": "best", "every": 1}}),
 }
 
@@ -156,7 +211,7 @@ def test_same_as_the_simulation(tmp_path, name):
     folder = write_tables(tmp_path / "tables", labelled=labelled)
     if "block of one's own" in name:
         sections = {**sections, "model": {**sections["model"], "folder": EXAMPLES}}
-    check(check_config(keys_of(folder, labelled, 3 if name == "protected blocks" else 2, **sections)), tmp_path)
+    check(check_config(keys_of(folder, labelled, 3 if "protected blocks" in name else 2, **sections)), tmp_path)
 
 
 @pytest.mark.parametrize("labels", [{}, AT_BANK])
@@ -174,11 +229,17 @@ def test_weights_next_to_the_only_labels(tmp_path, labels):
 
 
 @pytest.mark.parametrize(
-    ("labelled", "at_clients"), [(("bank",), ()), (EVERYWHERE, ()), (("bank",), (0, 2)), (EVERYWHERE, (0, 1))]
+    ("labelled", "at_clients", "rate"),
+    [(("bank",), (), 0.0), (EVERYWHERE, (), 0.3), (("bank",), (0, 2), 0.3), (EVERYWHERE, (0, 1), 0.0)],
 )
-def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients):
-    folder = write_tables(tmp_path / "tables", labelled=labelled)
-    config = check_config(keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {})))
+def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients, rate):
+    folder = with_households(write_tables(tmp_path / "tables", labelled=labelled))
+    # New rows of households are joined before, so that the model of one kind of table is that of the other.
+    sections = {"train": {"silo_dropout": rate}, **(AT_BANK if labelled == ("bank",) else {})}
+    keys = keys_of(folder, labelled, **sections)
+    if 2 in at_clients:
+        keys["silos"][2]["aggregate"] = ["sum", "count"]
+    config = check_config(keyed(keys) if 1 in at_clients else keys)
     run(config, tmp_path / "run")
     model, new = Model.load(tmp_path / "run"), write_tables(tmp_path / "new", seed=5, samples=40, labelled=())
     rows = {silo: read_rows(new / f"{silo}.csv", model.part(silo).columns) for silo in COLUMNS}
@@ -298,11 +359,20 @@ def test_a_run_is_continued_with_the_list_that_it_began_with(tmp_path):
         Hub(job, 0, secret=SECRET, nonce="nonce 0", restored=state, listed=replace(own, total=own.total + 1))
 
 
-def test_rows_of_many_samples_are_joined_in_a_simulation_alone(tmp_path):
-    keys = keys_of(tmp_path, **AT_BANK)
-    keys["silos"][1] |= {"key": "household", "link": "members.csv"}
-    with pytest.raises(ConfigError, match=r"silo 'shop': key = 'household': with data\.samples"):
-        Job(check_config(keys))
+@pytest.mark.parametrize("labelled", [("bank",), EVERYWHERE])
+def test_rows_of_many_samples(tmp_path, labelled):
+    folder = with_households(write_tables(tmp_path / "tables", labelled=labelled))
+    keys = keys_of(folder, labelled, **(AT_BANK if labelled == ("bank",) else {}))
+    config = check_config(keyed(keys))
+    _, result = check(config, tmp_path)
+    joined = run(check_config(keys), tmp_path / "joined")
+    assert [record.train_loss for record in result.history] == [record.train_loss for record in joined.history]
+    # Hubs that align get the lists that training in one place makes.
+    job, lists = Job(config), plan(config).assembled.lists
+    tables = [ids_in(folder / silo.table, config, silo) for silo in config.silos]
+    hubs = [AlignHub(job, place, SECRET, {part.source: part.ids}) for place, part in enumerate(tables)]
+    talk_all(hubs)
+    assert [hub.listed.digest for hub in hubs] == [lists[silo].digest for silo in COLUMNS]
 
 
 def test_labels_that_differ_between_silos_are_refused(tmp_path):

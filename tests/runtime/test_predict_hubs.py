@@ -18,7 +18,7 @@ SILOS = [{"name": name} for name in ("bank", "shop", "bureau")]
 IDS = {"bank": ["1", "2", "3"], "shop": ["3", "2", "9"], "bureau": ["2", "1", "7", "3"]}
 
 
-def hubs(models=None, rounds=200, without=(), to=(), **federation):
+def hubs(models=None, rounds=200, without=(), to=(), spends=None, **federation):
     rng = np.random.default_rng(0)
     job = Job(check_config({"silos": SILOS, "train": {"step_size": 0.05, "rounds": rounds}, "federation": federation}))
     return {
@@ -29,6 +29,7 @@ def hubs(models=None, rounds=200, without=(), to=(), **federation):
             (models or {}).get(silo, MODEL),
             [f"hub.{gone}" for gone in without],
             to=to,
+            spend=lambda peer, rows, silo=silo: None if spends is None else spends.append((silo, peer, rows)),
         )
         for index, (silo, ids) in enumerate(IDS.items())
         if silo not in without
@@ -104,6 +105,16 @@ def test_only_chosen_hubs_get_scores():
         assert talks[silo].parts == {}
         with pytest.raises(RejectedMessage, match="'predict_scores' was not requested"):
             talks[silo].receive(shop_scores(silo))
+
+
+def test_every_hub_counts_what_it_sends_to_whom_before_it_does():
+    spends = []
+    talk_all(hubs(spends=spends, labels="shop").values())
+    assert sorted(spends) == [("bank", "hub.shop", 2), ("bureau", "hub.shop", 2)]
+    spends.clear()
+    talk_all(hubs(spends=spends).values())
+    assert sorted(spends)[:2] == [("bank", "hub.bureau", 3), ("bank", "hub.shop", 2)]
+    assert len(spends) == 6
 
 
 def shop_scores(silo):

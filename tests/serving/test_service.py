@@ -24,6 +24,7 @@ from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import read_secret
 from tdcd.runtime.certificates.issue import SECRET, issue, revoke
 from tdcd.runtime.process.predict import model_of
+from tdcd.runtime.storage.account import Account
 from tdcd.serving.gathered import read_gathered, write_gathered
 from tdcd.serving.publication import CommonIds
 from tdcd.serving.publication import publish as publish_scores
@@ -88,8 +89,10 @@ def publish(folder, out, *options, data="shop_new.csv"):
 
 @pytest.fixture(scope="module")
 def published(trained):
-    done = publish(trained, "shop.phi")
+    done = publish(trained, "shop.phi", "--account", "account.jsonl")
     assert done.exit_code == 0, done.output
+    (line,) = Account(trained / "account.jsonl").read()
+    assert (line.what, line.to, line.rows) == ("predicted", ["bank"], 9)
     assert "phi of 9 of 9 common ids, until 20" in done.stdout
     assert "It is for silo 'bank', which alone has labels, and for no other." in done.stdout
     return trained / "shop.phi"

@@ -15,6 +15,7 @@ from tdcd.config import check_config, read_config
 from tdcd.records.history import read_history
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.forking import environment, start_party
+from tdcd.runtime.storage.failpoints import VARIABLE
 from tdcd.training.run import run
 
 SOON = 120.0
@@ -26,11 +27,15 @@ ENVIRONMENT = environment()
 
 @contextmanager
 def processes(logs):
-    """``start(party, *arguments)`` runs ``tdcd`` with them, its output in the party's log; none outlives its test."""
+    """``start(party, *arguments)`` runs ``tdcd`` with them, its output in the party's log; none outlives its test.
+
+    ``place`` is a failpoint at which it is killed.
+    """
     started = []
 
-    def start(party, *arguments):
-        started.append(start_party([*map(str, arguments)], logs / f"{party}.log", ENVIRONMENT))
+    def start(party, *arguments, place=None):
+        chosen = ENVIRONMENT if place is None else ENVIRONMENT | {VARIABLE: place}
+        started.append(start_party([*map(str, arguments)], logs / f"{party}.log", chosen))
         return started[-1]
 
     try:

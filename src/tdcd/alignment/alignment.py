@@ -110,6 +110,10 @@ class Alignment:
 
     Give the messages of :meth:`start` and :meth:`receive` to their receivers; they may arrive in any order. Both calls
     compute before they return: about 70 microseconds of one processor for each id of every silo.
+
+    A silo whose process was killed makes a new ``Alignment``: it announces itself and sends its ids again, with another
+    scalar and in another order. The others compare them anew, and return and number what they had; also when they were
+    done. What they return to its former process must not be given to it: see :func:`comparison_of`.
     """
 
     def __init__(
@@ -167,16 +171,24 @@ class Alignment:
         self._answer = answer
         self._sizes: dict[int, int] = {}
         self._arrived: list[tuple[int, ComparisonStep, ByteRows]] = []
+        self._num_compared: Counter[int] = Counter()
+        """By silo: how often it sent its ids."""
+        self._repeated = 0
+        """How many points were multiplied for silos that came back."""
         self._awaited = {(silo, "announced") for silo in self._others}
         self._awaited |= {(silo, step) for silo in self._compared for step in COMPARING}
         self._numbering = self._labelled if answer == "ids" else []
         """The silos that number samples."""
         self._awaited |= {(silo, "numbered") for silo in self._compared if silo in self._numbering}
-        self._is_started = self._is_numbered = False
+        self._unnumbered = {*self._compared}
+        """The silos that this one has yet to send places to, if it numbers samples."""
+        self._is_started = False
         self._theirs: dict[int, ByteRows] = {}
         """The others' ids, blinded by them and by this silo."""
         self._returned: dict[int, ByteRows] = {}
         """This silo's ids, blinded by it and by each other silo."""
+        self._before: dict[int, set[str] | int] = {}
+        """By silo that came back: what it had in common with this one before."""
         self._places: dict[int, _Places] = {}
         """By silo with labels: how many samples it is the first to have, and the places among them of this silo's."""
 
@@ -187,7 +199,7 @@ class Alignment:
 
     @property
     def _has_numbered(self) -> bool:
-        return self._index not in self._numbering or self._is_numbered
+        return self._index not in self._numbering or (self._index in self._places and not self._unnumbered)
 
     @property
     def counts(self) -> dict[int, int]:
@@ -237,19 +249,53 @@ class Alignment:
             AlignmentError: the message does not belong here or is damaged. The alignment cannot continue.
         """
         name = next((name for name in STEPS if name == step), None)
-        if name is None or (sender, name) not in self._awaited:
+        has_sent = {"announced": sender in self._sizes, "blinded": self._num_compared[sender] > 0}
+        is_again = name is not None and has_sent.get(name, False)
+        if name is None or ((sender, name) not in self._awaited and not is_again):
             raise AlignmentError(
                 f"silo {sender} sent '{step[:40]}', which silo {self._index} does not expect from it or already has: "
                 "start all silos again, with the same version and order of silos"
             )
-        self._awaited.remove((sender, name))
+        self._awaited.discard((sender, name))
         if name == "announced":
             announcement = Announcement.decode(payload, sender)
             announcement.require_like(self._announcements[sender], sender)
             self._sizes[sender] = announcement.size
-            return self._proceed()
+            return [] if is_again else self._proceed()
+        if name == "blinded":
+            if is_again:
+                self._compare_anew(sender)
+            self._num_compared[sender] += 1
         self._arrived.append((sender, name, payload))
         return self._take_arrived()
+
+    def _compare_anew(self, silo: int) -> None:
+        """Forget what follows from the ids of a silo's former process, but for what they had in common."""
+        if self._num_compared[silo] == MOST_COMPARISONS:
+            raise AlignmentError(f"silo {silo} has sent its ids {MOST_COMPARISONS} times: start all silos again")
+        if silo in self._theirs:
+            self._repeated += len(self._theirs[silo])
+        if self._is_compared(silo):
+            self._before[silo] = self._in_common(silo)
+        self._theirs.pop(silo, None)
+        self._returned.pop(silo, None)
+        self._arrived = [part for part in self._arrived if part[0] != silo]
+        self._awaited.add((silo, "returned"))
+        if silo in self._numbering:
+            self._awaited.add((silo, "numbered"))
+        self._unnumbered.add(silo)
+
+    def _is_compared(self, silo: int) -> bool:
+        return silo in self._theirs and silo in self._returned
+
+    def _in_common(self, silo: int) -> set[str] | int:
+        """The ids that a silo has too, or how many."""
+        return self._shared(silo) if self._answer == "ids" else int(self._mask(silo).sum())
+
+    def _check_as_before(self, silo: int) -> None:
+        """Refuse a silo that came back with other ids: others may have the result of its former ones."""
+        if silo in self._before and self._is_compared(silo) and self._in_common(silo) != self._before[silo]:
+            raise AlignmentError(f"silo {silo} came back with other ids than before: start all silos again")
 
     def _check_ids(self) -> None:
         self._check_done()
@@ -296,29 +342,34 @@ class Alignment:
         if step == "returned":
             what = f"the set of silo {self._index} that silo {sender} returned"
             self._returned[sender] = checked_points(payload, size, what)
+            self._check_as_before(sender)
             return []
         if step == "numbered":
             names = [*_in_order(self._known[sender]), *(self._own.ids[row] for row in self._rows[sender])]
-            self._places[sender] = _Places.read(payload, names, sender)
+            places = _Places.read(payload, names, sender)
+            if self._places.setdefault(sender, places) != places:
+                raise AlignmentError(f"silo {sender} came back with other ids than before: start all silos again")
             return []
         what = f"the set of silo {sender} that it sent"
         theirs = self._own.blind(checked_points(payload, self._sizes[sender], what))
         self._theirs[sender] = theirs
+        self._check_as_before(sender)
         if self._answer == "counts":
             theirs = theirs[np.argsort(comparable(theirs))]
         return [Outgoing(sender, "returned", theirs)]
 
     def _number(self) -> list[Outgoing]:
         """Once all comparisons are done, a silo with labels sends the places of the samples that it is the first of."""
-        is_compared = all(silo in self._returned and silo in self._theirs for silo in self._compared)
-        if self._has_numbered or not is_compared:
+        if self._has_numbered or not all(map(self._is_compared, self._compared)):
             return []
-        self._is_numbered = True
-        earlier = [silo for silo in self._numbering if silo < self._index and silo in self._compared]
-        known_before = set[str]().union(*map(self._shared, earlier))
-        firsts = [name for name in _in_order(self._ids) if name not in known_before]
-        own = self._places[self._index] = _Places(len(firsts), {name: place for place, name in enumerate(firsts)})
-        return [Outgoing(silo, "numbered", own.sent(self._names_of(silo))) for silo in self._compared]
+        if self._index not in self._places:
+            earlier = [silo for silo in self._numbering if silo < self._index and silo in self._compared]
+            known_before = set[str]().union(*map(self._shared, earlier))
+            firsts = [name for name in _in_order(self._ids) if name not in known_before]
+            self._places[self._index] = _Places(len(firsts), {name: place for place, name in enumerate(firsts)})
+        own, receivers = self._places[self._index], sorted(self._unnumbered)
+        self._unnumbered.clear()
+        return [Outgoing(silo, "numbered", own.sent(self._names_of(silo))) for silo in receivers]
 
     def _names_of(self, silo: int) -> list[str | None]:
         """Of each id that was known to be common, and of each one that a silo sent, what it is here, if it is here."""
@@ -332,7 +383,7 @@ class Alignment:
         """Report progress: this silo multiplies its points, and those of every silo that it is compared with."""
         self._computed += count
         if self._progress is not None:
-            total = len(self._own.ids) + sum(self._sizes[silo] for silo in self._compared)
+            total = len(self._own.ids) + sum(self._sizes[silo] for silo in self._compared) + self._repeated
             self._progress(self._computed / total)
 
 
@@ -362,6 +413,8 @@ class _Places(NamedTuple):
 
 
 ABSENT = -1
+MOST_COMPARISONS = 20
+"""How often a silo may send its ids: after a crash it sends them again."""
 COMPARING: tuple[ComparisonStep, ...] = ("blinded", "returned")
 
 

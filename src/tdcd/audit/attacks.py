@@ -168,6 +168,28 @@ def rows_by_regression(features: Floats, known: NDArray[np.intp], columns: Float
     return predicted
 
 
+def told_apart(phi: Floats, expected: Floats, precision: Floats) -> float:
+    r"""How often an attacker who knows the blocks says right which of two rows a sample's phi comes from.
+
+    The second is the row whose phi differs most at the moments at which the sample was seen. The likelier one of both
+    is the answer, and no other has a smaller chance of being wrong (Neyman and Pearson 1933): phi is closer to its own.
+
+    Args:
+        phi: ``[R, T, C]``, nan where a sample was not seen.
+        expected: ``[R, T, C]``, of every row by the blocks of every moment, without noise.
+        precision: ``[R, T]``, one over the variance of the noise in phi; 0 where a sample was not seen.
+    """
+    weights = np.repeat(np.sqrt(precision), expected.shape[2], axis=1)
+    seen, rows = np.nan_to_num(phi).reshape(len(phi), -1), expected.reshape(len(phi), -1)
+    weighted = weights**2 * rows
+    distance = np.sum(weighted * rows, axis=1)[:, None] - 2 * weighted @ rows.T + weights**2 @ (rows**2).T
+    # A row that is the same is no second one.
+    np.fill_diagonal(distance, -np.inf)
+    second = rows[distance.argmax(axis=1)]
+    likelier = np.sum(weights**2 * (seen - (rows + second) / 2) * (rows - second), axis=1)
+    return float(np.mean(likelier > 0))
+
+
 def features_of(phi: Floats, noise: Floats, known: NDArray[np.intp]) -> Floats:
     """``[R, T, C]`` phi as features ``[R, F]`` in units of the noise, for :func:`rows_by_regression` on ``known`` rows.
 

@@ -80,11 +80,14 @@ def audit(
     """Train some rounds in every mode, and attack what each party saw.
 
     Args:
-        rounds: of every run; a longer run shows an attacker more.
+        rounds: of every run; a longer run shows an attacker more. With noise on phi, which is for the planned rounds,
+            not more than those.
         epsilon: of the modes that randomise labels.
         modes: by default those that fit the federation.
         observe: called after every mode.
     """
+    if planned.variant.is_private:
+        rounds = min(rounds, planned.config.train.rounds)
     refuse(planned, rounds, epsilon)
     chosen = list(modes_of(planned, epsilon) if modes is None else modes)
     generator = np.random.default_rng(planned.settings.seed)
@@ -128,10 +131,10 @@ def refuse(planned: Plan, rounds: int, epsilon: float) -> None:
             f"exchange.block_bits = {planned.config.exchange.block_bits}: an audit takes blocks as they are, which "
             "shows at least as much; leave it out"
         )
-    if planned.config.exchange.epsilon is not None:
+    if planned.config.exchange.block_epsilon is not None:
         raise ValueError(
-            f"exchange.epsilon = {planned.config.exchange.epsilon:g}: no attack here goes by noise on phi, whose "
-            "number bounds all of them (docs/privacy.md); leave it out to see what it is there against"
+            f"exchange.block_epsilon = {planned.config.exchange.block_epsilon:g}: an audit takes blocks as they are, "
+            "which shows at least as much; leave it out"
         )
     if not planned.objective.combine.is_additive:
         raise ValueError(

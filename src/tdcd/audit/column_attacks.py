@@ -1,20 +1,25 @@
 """The attacks on columns, played against one recording; also of more and more rounds and known rows."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.audit.attacks import (
+    TINY,
     features_of,
     rows_by_known_rows,
     rows_by_regression,
     rows_of_block,
     rows_of_linear,
+    told_apart,
     variance_explained,
 )
 from tdcd.audit.lines import AuditFinding
@@ -77,6 +82,7 @@ class ColumnAttacks:
 
     def _by_hub(self, observer: int, silo: int) -> Iterator[AuditFinding]:
         seen = self.seen_by(observer, silo)
+        yield self.two_rows(seen, silo)
         yield self.first_block(seen, silo)
         yield self.few_known_rows(seen, observer, silo)
         yield self.regression("known rows", seen, observer, silo)
@@ -104,6 +110,43 @@ class ColumnAttacks:
         noise = seen.noise.copy()
         noise[zero] += spread
         return self._inverted("first block", replace(blocks, noise=noise), silo, zero)
+
+    def two_rows(self, seen: Transcript, silo: int) -> AuditFinding:
+        """Another hub that knows the blocks, and two rows of which one is the sample's.
+
+        What the other silos add to a sum counts as noise, whose mean and spread are known.
+        """
+        expected, deviation = self._expected(silo), np.repeat(seen.noise[None], len(seen.rows), axis=0)
+        phi, others = seen.phi, [self.recording.between[other] for other in seen.summed if other != silo]
+        variance = deviation**2 / np.maximum(self.recording.times, 1)
+        if others:
+            summed = np.sum(others, axis=0)
+            variance += np.nanvar(summed, axis=0).mean(axis=-1)
+            phi = phi - np.nanmean(summed, axis=0)
+        precision = np.where(self.recording.times > 0, 1 / np.maximum(variance, TINY), 0)
+        finding = self._finding("two rows", seen, silo, np.empty(0), 0.5)
+        return replace(
+            finding, measure="accuracy", recovered=told_apart(phi, expected, precision), bound=self._bound_of_two_rows
+        )
+
+    def _expected(self, silo: int) -> Floats:
+        """``[R, T, C]``: phi of every row by the block of every moment, as a hub sends it but for noise."""
+        rows = self.planned.federation.silos[silo].features[self.recording.rows].astype(self.planned.settings.dtype)
+        noise, of_block = self.mode.noise, jax.jit(self.planned.blocks[silo].phi)
+        with jax.enable_x64(self.planned.settings.dtype == "float64"):
+            phis = [of_block(block, jnp.asarray(rows)) for block in self.recording.blocks[silo]]
+            phis = phis if noise is None else [noise.clipped(phi) for phi in phis]
+        return np.stack([np.asarray(phi, np.float64) for phi in phis], axis=1)
+
+    @property
+    def _bound_of_two_rows(self) -> float | None:
+        """How often a guess between two rows is right at most, by what the messages so far have spent."""
+        noise = self.mode.noise
+        if noise is None:
+            return None
+        per_round = self.planned.settings.num_exchanged
+        spent = noise.epsilon(sum(1 if moment.evaluation else per_round for moment in self.recording.moments))
+        return None if spent is None else 1 - (1 - noise.delta) / (1 + math.exp(spent))
 
     def _inverted(self, line: str, seen: Transcript, silo: int, moments: list[int]) -> AuditFinding:
         """Rows from phi whose blocks are known."""
@@ -167,14 +210,13 @@ class ColumnAttacks:
 
     def _score(self, seen: Transcript, silo: int) -> AuditFinding:
         """A silo's own phi in the last round."""
-        return self._of_phi(
-            "score", seen, silo, self.recording.between[silo][:, -1], seen.phi[:, -1] / len(seen.summed)
-        )
+        true = self.recording.to_hub[silo][:, -1]
+        return self._of_phi("score", seen, silo, true, seen.phi[:, -1] / len(seen.summed))
 
     def _split(self, seen: Transcript, observer: int, silo: int, rival: int) -> AuditFinding:
         """Phi of two silos, compared; from a sum, as if they shared it by their numbers of columns."""
-        between = self.recording.between
-        true = between[silo][:, -1] - between[rival][:, -1]
+        phi = self.recording.to_hub
+        true = phi[silo][:, -1] - phi[rival][:, -1]
         if len(seen.summed) == 1:
             recovered = seen.phi[:, -1] - self.seen_by(observer, rival).phi[:, -1]
         else:
@@ -320,4 +362,6 @@ def _until(recording: Recording, rounds: int) -> Recording:
         between=[phi[:, :count] for phi in recording.between],
         to_clients=[sent[:, :count] for sent in recording.to_clients],
         noise=[noise[:count] for noise in recording.noise],
+        noise_between=[noise[:count] for noise in recording.noise_between],
+        times=recording.times[:, :count],
     )

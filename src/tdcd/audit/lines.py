@@ -31,6 +31,15 @@ LINES = (
         "Luo et al. 2021; Fredrikson et al. 2015",
     ),
     AuditLine(
+        "two rows",
+        "another hub",
+        "which of two rows a sample has",
+        "The attacker knows the silo's block at every moment, and two rows, of which one is the sample's: the other is "
+        "the one whose phi differs most. Phi is closer to one of them. No attack on a row's phi does better, and noise "
+        "on phi bounds it.",
+        "Neyman and Pearson 1933; Dong, Roth and Su 2022",
+    ),
+    AuditLine(
         "first block",
         "another hub",
         "a silo's columns, from the first block",
@@ -152,7 +161,7 @@ class AuditFinding:
     columns: dict[str, float] = field(default_factory=dict)
     """By name."""
     bound: float | None = None
-    """What randomised labels allow at most, in expectation."""
+    """What randomised labels, or noise on phi, allow at most, in expectation."""
     known: int = 0
     """Rows, or labels, that the attacker is given."""
     why_not: str = ""
@@ -189,6 +198,11 @@ _OUTCOMES = {
         "The hub reads its clients' rows. Hub and clients must trust each other.",
         "The hub gets part of its clients' rows; more rounds or a better attack give more.",
         "This attack did not get the rows; that is no proof that none does.",
+    ),
+    "two rows": (
+        "Phi says which row a sample has.",
+        "Phi says more often than not which row a sample has.",
+        "Phi does not say which of two rows a sample has.",
     ),
     "first block": (
         "The first block is known from the seed, and its phi is enough to read the rows.",
@@ -267,6 +281,7 @@ _LABELS = (
 )
 _REMEDIES = {
     "own hub": "Nothing here hides rows from their own hub: run it inside the organisation of its clients.",
+    "two rows": "Set exchange.epsilon, or a smaller one: it bounds this attack, and all others on a row's phi.",
     "first block": "Use linear blocks, which start at zero, or exchange.epsilon.",
     "few known rows": _COLUMNS,
     "known rows": (
@@ -303,6 +318,11 @@ def reading(finding: AuditFinding) -> str:
             f"Of the true labels the slope gives what randomisation lets through; at ε = {finding.mode.epsilon:g} no "
             f"more than {finding.bound:.2f} of them in expectation. What the model itself predicts is not hidden."
         )
+    if finding.line == "two rows" and finding.bound is not None:
+        return (
+            "With its noise, a guess between two rows from phi, whatever attack it is made by, is right in "
+            f"{finding.bound:.2f} of cases at most in expectation: what the rounds attacked here have spent."
+        )
     if finding.mode.is_encrypted and finding.line.startswith(("labels", "clusters")):
         return "It has no key for the slopes that pass through it: their ciphertexts say nothing of the labels."
     recovered, partly, failed = _OUTCOMES[finding.line]
@@ -329,6 +349,7 @@ def _about_mode(finding: AuditFinding) -> list[str]:
             "Few bits do not help: evaluations send phi as it is, and noise averages out over rounds.",
         ),
         (mode.masked and line == "known rows", "Masks do not change that: a sum of linear silos is linear too."),
+        (mode.noise is not None and line == "own hub", "Noise is between hubs; inside a silo nothing changes."),
         (mode.masked and line == "own hub", "Masks are between hubs; inside a silo nothing changes."),
         (mode.epsilon is not None and "columns" in BY_KEY[line].target, "Label privacy is about labels only."),
     ]

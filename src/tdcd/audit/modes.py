@@ -12,6 +12,7 @@ from tdcd.config.resolve import Plan
 from tdcd.core.codecs.codec import Identity, WholeBlock
 from tdcd.core.codecs.encrypted import DEGREE
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.codecs.noise import GaussianNoise, noise_of
 from tdcd.core.codecs.quantised import Quantised
 from tdcd.core.family.encrypted import EncryptedSlopes
 from tdcd.core.family.labels import LabelsAt
@@ -44,6 +45,8 @@ class Mode:
     """A hub sees only the weighted sum of its clients' blocks."""
     epsilon: float | None = None
     """Labels are randomised with this epsilon before training."""
+    noise: GaussianNoise | None = None
+    """Hubs add this to the phi that they send each other."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -51,18 +54,18 @@ class Mode:
         return self.knowledge.encrypted is not None
 
     @property
-    def training(self) -> tuple[Knowledge, int, float | None]:
+    def training(self) -> tuple[Knowledge, int, float | None, GaussianNoise | None]:
         """What changes the numbers that are trained with: masks and sums only change who sees them."""
-        return self.knowledge, self.bits, self.epsilon
+        return self.knowledge, self.bits, self.epsilon, self.noise
 
     def variant(self, base: Variant) -> Variant:
         """The member of the family that trains in this mode."""
-        exchange = Identity() if self.bits == 32 else Quantised(self.bits)
+        inside = Identity() if self.bits == 32 else Quantised(self.bits)
         # Slopes are of this round's blocks.
         timing = base.timing if self.knowledge.are_labels_everywhere else Overlap()
         parts: dict[str, Any] = {
-            "exchange": exchange,
-            "client_exchange": exchange,
+            "exchange": inside if self.noise is None else self.noise,
+            "client_exchange": inside,
             "block_exchange": WholeBlock(),
             "timing": timing,
         }
@@ -94,6 +97,9 @@ def modes_of(planned: Plan, epsilon: float) -> list[Mode]:
             modes.append(Mode("encrypted slopes", EncryptedSlopes(at.scored_at(0))))
         if has_classes:
             modes.append(Mode(f"label DP, ε\u00a0=\u00a0{epsilon:g}", at, epsilon=epsilon))
+        noise = noise_of(planned.variant.exchange)
+        if noise is not None:
+            modes.append(Mode(f"noise on phi, ε\u00a0=\u00a0{planned.config.exchange.epsilon:g}", at, noise=noise))
     return modes if any(is_configured(mode, planned) for mode in modes) else [_configured(planned), *modes]
 
 
@@ -130,6 +136,7 @@ def _configured(planned: Plan) -> Mode:
         exchange.protect == "mask",
         exchange.protect_blocks,
         epsilon,
+        noise_of(planned.variant.exchange),
     )
 
 
@@ -142,8 +149,9 @@ def is_configured(mode: Mode, planned: Plan) -> bool:
         exchange.protect == "mask",
         exchange.protect_blocks,
         federation.label_epsilon,
+        noise_of(planned.variant.exchange),
     )
-    return asked == (mode.knowledge, mode.bits, mode.masked, mode.blocks_summed, mode.epsilon)
+    return asked == (mode.knowledge, mode.bits, mode.masked, mode.blocks_summed, mode.epsilon, mode.noise)
 
 
 def group_of(mode: Mode, planned: Plan) -> str:

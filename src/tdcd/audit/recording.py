@@ -13,8 +13,19 @@ from numpy.typing import NDArray
 from tdcd.audit.modes import Mode, randomised
 from tdcd.config.resolve import Plan
 from tdcd.core import algorithm
-from tdcd.core.codecs.codec import BETWEEN_HUBS, TO_CLIENTS, TO_HUB, Codec, Identity, Sending, is_identity, seed_words
+from tdcd.core.codecs.codec import (
+    BETWEEN_HUBS,
+    TO_CLIENTS,
+    TO_HUB,
+    Codec,
+    Identity,
+    Sending,
+    encode_scores,
+    is_identity,
+    seed_words,
+)
 from tdcd.core.codecs.encrypted import MODULUS_BITS, EncryptedSums
+from tdcd.core.codecs.noise import noise_of
 from tdcd.core.objective import Tree
 from tdcd.core.randomized import Response
 from tdcd.core.round import LinkClass
@@ -52,7 +63,11 @@ class Recording:
     to_clients: list[Floats]
     """Per silo: what its hub passes on to its clients: the others' phi, or slopes and what is sent with them."""
     noise: list[Floats]
-    """Per silo ``[T]``: the standard deviation of what rounding does to its phi."""
+    """Per silo ``[T]``: the standard deviation of what rounding does to its phi inside the silo."""
+    noise_between: list[Floats]
+    """Per silo ``[T]``: of what rounding, and noise of the hub's own, do to a number that it sends the others."""
+    times: Floats
+    """``[R, T]``: how often phi of a sample was sent at a moment; what is kept is the mean."""
     labels: NDArray[Any]
     """``[R]``: the labels that were trained with."""
     response: Response
@@ -99,19 +114,19 @@ class _Recorder:
 
     def run(self, rounds: int, true_labels: NDArray[Any]) -> Recording:
         state, moments, past = self.simulation.init(), [], []
-        kept: list[list[list[Any]]] = []
+        kept: list[list[Any]] = []
         for index in range(rounds):
             past.append(state.blocks)
-            if index % self.planned.config.evaluate.every == 0:
-                moments.append(Moment(index, evaluation=True))
-                kept.append(self._evaluated(state.blocks))
-            moments.append(Moment(index, evaluation=False))
             ages = [int(self.variant.timing.age(silo, jnp.asarray(index))) for silo in range(len(self.phi))]
             with jax.enable_x64(self.planned.settings.dtype == "float64"):
+                if index % self.planned.config.evaluate.every == 0:
+                    moments.append(Moment(index, evaluation=True))
+                    kept.append(self._evaluated(index, state.blocks))
+                moments.append(Moment(index, evaluation=False))
                 kept.append(self._exchanged(index, [past[index - age][silo] for silo, age in enumerate(ages)]))
             state = self.simulation.advance(state, index, 1)
         self._refuse_diverged(state)
-        blocks, to_hub, between, passed_on, noise = zip(*kept, strict=True)
+        blocks, to_hub, between, passed_on, noise, noise_between, times = zip(*kept, strict=True)
         silos = range(len(self.phi))
 
         def of_each(parts: Any) -> list[Floats]:
@@ -126,6 +141,8 @@ class _Recorder:
             of_each(between),
             of_each(passed_on),
             [np.array([part[silo] for part in noise], np.float64) for silo in silos],
+            [np.array([part[silo] for part in noise_between], np.float64) for silo in silos],
+            np.stack(times, axis=1).astype(np.float64),
             self.federation.labels[self.rows],
             self.planned.objective.response(self.simulation.num_outputs),
             self.minibatches,
@@ -134,8 +151,8 @@ class _Recorder:
             test,
         )
 
-    def _evaluated(self, blocks: list[Tree]) -> list[list[Any]]:
-        """An evaluation: hubs get phi of every sample as it is, whatever the mode; clients get nothing."""
+    def _evaluated(self, index: int, blocks: list[Tree]) -> list[Any]:
+        """An evaluation: hubs get phi of every sample as it is, or with noise of its hub's; clients get nothing."""
         phis = [np.asarray(self._phi(silo, block, self.rows[None])[0], np.float64) for silo, block in enumerate(blocks)]
         flows = self.simulation.round
         statistic = self.planned.objective.statistic_width(self.simulation.num_outputs)
@@ -143,9 +160,17 @@ class _Recorder:
             np.full((len(phi), phi.shape[1] if flows.scored_at(silo) == silo else statistic), np.nan)
             for silo, phi in enumerate(phis)
         ]
-        return [blocks, phis, phis, nothing, [FLOAT_NOISE * _largest(phi) for phi in phis]]
+        sent, rounding = phis, [FLOAT_NOISE * _largest(phi) for phi in phis]
+        if (added := noise_of(self.variant.exchange)) is not None:
+            dtype = self.planned.settings.dtype
+            noisy = [
+                encode_scores(added, jnp.asarray(phi, dtype), self._sending(index, silo, phi), "train")
+                for silo, phi in enumerate(phis)
+            ]
+            sent = [np.asarray(phi, np.float64) for phi in noisy]
+        return [blocks, phis, sent, nothing, rounding, self._between(rounding), np.ones(len(self.rows))]
 
-    def _exchanged(self, index: int, blocks: list[Tree]) -> list[list[Any]]:
+    def _exchanged(self, index: int, blocks: list[Tree]) -> list[Any]:
         """A round's minibatches."""
         ids = self.draws(index)
         self.minibatches.append(ids.ravel().astype(np.int64))
@@ -167,7 +192,8 @@ class _Recorder:
             down.append(self._per_client(silo, passed, index, ids, TO_CLIENTS))
         noise = [self._noise(phi) for phi in exact]
         collected = [[self._collect(phi, ids) for phi in part] for part in (up, sent, down)]
-        return [blocks, *collected, noise]
+        times = np.bincount(self.place[ids][self.place[ids] >= 0], minlength=len(self.rows))
+        return [blocks, *collected, noise, self._between(noise), times]
 
     def _encrypted(self, index: int, form: EncryptedSums, slopes: NDArray[Any]) -> NDArray[Any]:
         """What the other silos get of slopes: each sample's coefficient of a real ciphertext, from -1/2 to 1/2."""
@@ -186,6 +212,11 @@ class _Recorder:
         bits = self.variant.few_bits[0] or 32
         step = 2 / (2**bits - 2) / 12**0.5 if bits < 32 else 0.0
         return max(step, FLOAT_NOISE) * _largest(phi)
+
+    def _between(self, rounding: list[float]) -> list[float]:
+        """The deviation of what other hubs get."""
+        added = noise_of(self.variant.exchange)
+        return rounding if added is None else [max(each, added.deviation) for each in rounding]
 
     def _phi(self, silo: int, block: Tree, ids: NDArray[Any]) -> NDArray[Any]:
         features = self.federation.silos[silo].features[ids]

@@ -102,7 +102,8 @@ def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
         "labels": group_of(mode, audit.planned),
         "configured": is_configured(mode, audit.planned),
         "score": audit.score(mode),
-        **{key: value for key, value in vars(mode).items() if key != "knowledge"},
+        **{key: value for key, value in vars(mode).items() if key not in ("knowledge", "noise")},
+        "noise": None if mode.noise is None else vars(mode.noise),
     }
 
 

@@ -31,7 +31,7 @@ class Transcript:
     phi: Floats
     """``[rows, T, C]``: of the silo, or a sum that it is part of; nan where it saw nothing."""
     noise: Floats
-    """``[T]``: what rounding does to it."""
+    """``[T]``: the deviation of rounding in it, and of noise that was added."""
     summed: tuple[int, ...]
     """The silos whose phi that is the sum of."""
     blocks: list[Tree] | None = None
@@ -71,7 +71,7 @@ def of_hub(
         )
         return Transcript(name, sees, everything, summed, _noise(recording, others), others)
     sees = f"phi of {federation.silos[silo].name}, for every sample of a minibatch and at evaluations"
-    return Transcript(name, sees, everything, recording.between[silo], recording.noise[silo], (silo,))
+    return Transcript(name, sees, everything, recording.between[silo], recording.noise_between[silo], (silo,))
 
 
 def of_client(recording: Recording, federation: Federation, flows: Round, observer: int, loss: str) -> Transcript:
@@ -121,7 +121,7 @@ def _others(federation: Federation, observer: int) -> tuple[int, ...]:
 
 
 def _noise(recording: Recording, silos: tuple[int, ...]) -> Floats:
-    summed: Floats = np.sqrt(np.sum([recording.noise[silo] ** 2 for silo in silos], axis=0))
+    summed: Floats = np.sqrt(np.sum([recording.noise_between[silo] ** 2 for silo in silos], axis=0))
     return summed
 
 

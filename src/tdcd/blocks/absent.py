@@ -33,7 +33,7 @@ from tdcd.blocks.base import Block, Members, phi_of_members, without_head
 from tdcd.blocks.linear import Linear
 from tdcd.core.algorithm import Apply
 from tdcd.core.choices import StandInKind
-from tdcd.core.lazy import Array, jax
+from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
 
 
@@ -87,13 +87,27 @@ class Absent:
         marks = np.zeros((len(features), len(self.silos)), features.dtype)
         if absent is not None:
             marks[:] = absent
-        parts = [own]
-        for mark in marks.T[..., None]:
-            parts += [mark, mark * own] if self.is_linear and self.kind == "function" else [mark]
-        if not self.is_linear and self.lacks_rows:
-            # Before the ones there is no room: a network's own mark is the last of all, and the ones are a feature.
-            return np.concatenate([own, ones, *parts[1:], np.ones((len(features), 1), features.dtype)], axis=1)
-        return np.concatenate([own, *parts[1:], ones] if self.is_linear else [own, ones, *parts[1:]], axis=1)
+        if self.is_linear:
+            return np.concatenate([own, *self._products(own, marks), ones], axis=1)
+        # Before the ones there is no room: a network's own mark is the last of all, and the ones are a feature.
+        has_row = np.ones((len(features), int(self.lacks_rows)), features.dtype)
+        return np.concatenate([own, ones, marks, has_row], axis=1)
+
+    def _products(self, own: Any, marks: Any) -> list[Any]:
+        """Of a linear block: 1 and x where a silo is absent, from x ``[..., D]`` and the marks ``[..., S]``."""
+        each = [marks[..., place, None] for place in range(len(self.silos))]
+        return [part for mark in each for part in ([mark, mark * own] if self.kind == "function" else [mark])]
+
+    def remarked(self, features: Any, marks: Any, num_ones: int) -> Any:
+        """Features ``[..., D + marks + ones]`` with other marks ``[..., S]``; see :meth:`marked`."""
+        library, count, width = library_of(features), len(self.silos), features.shape[-1]
+        marks = marks.astype(features.dtype)
+        if not self.is_linear:
+            end = width - self.lacks_rows
+            return library.concatenate([features[..., : end - count], marks, features[..., end:]], axis=-1)
+        size = width - num_ones - count
+        own = features[..., : size // (1 + count) if self.kind == "function" else size]
+        return library.concatenate([own, *self._products(own, marks), features[..., width - num_ones :]], axis=-1)
 
     def to_json(self) -> dict[str, Any]:
         """In values that JSON writes."""
@@ -114,6 +128,34 @@ class Absent:
 
 
 @dataclass(frozen=True)
+class Marks:
+    """How the marks of a silo follow from the silos that a row is without; with silo dropout, anew in every round."""
+
+    absent: Absent
+    silos: tuple[int, ...]
+    """Which silos those that it has stand-ins for are."""
+    earlier: tuple[int, ...]
+    """Where among them those are whose stand-ins a row has if they are there."""
+    num_ones: int
+    """1 if the silo's last column, apart from marks, is one of ones."""
+
+    @classmethod
+    def of(cls, names: Sequence[str], silo: int, absent: Absent, labelled: Sequence[int], num_ones: int) -> "Marks":
+        """Those of a silo, if these silos have labels."""
+        silos = tuple(names.index(name) for name in absent.silos)
+        earlier = tuple(place for place, other in enumerate(silos) if other in labelled and other < silo)
+        return cls(absent, silos, earlier, num_ones)
+
+    def stood_in_for(self, gone: Any) -> Any:
+        """``[..., S]``: the stand-ins that rows need that these silos are missing from."""
+        return gone & gone[..., [*self.earlier]].all(axis=-1, keepdims=True)
+
+    def of_round(self, features: Any, gone: Any) -> Any:
+        """The features of rows that the silos ``gone`` ``[..., S]`` are missing from."""
+        return self.absent.remarked(features, self.stood_in_for(gone), self.num_ones)
+
+
+@dataclass(frozen=True)
 class WithStandIns:
     """Any block but a linear one, and its stand-ins for other silos; see the module."""
 
@@ -122,7 +164,7 @@ class WithStandIns:
 
     def init(self, key: Array, feature_shape: tuple[int, ...], num_outputs: int) -> Tree:
         """The block's own parameters, and those of each stand-in."""
-        shape = (feature_shape[0] - self._num_marks,)
+        shape = (feature_shape[0] - self.num_marks,)
         stand_ins: list[Tree] = []
         for place in range(len(self.absent.silos)):
             if self.absent.kind == "constant":
@@ -133,7 +175,8 @@ class WithStandIns:
         return {"main": self.main.init(key, shape, num_outputs), "stand_ins": stand_ins}
 
     @property
-    def _num_marks(self) -> int:
+    def num_marks(self) -> int:
+        """How many of the features are marks."""
         return len(self.absent.silos) + self.absent.lacks_rows
 
     def phi(self, block: Tree, features: Array) -> Array:
@@ -151,7 +194,7 @@ class WithStandIns:
         )
 
     def _total(self, block: Tree, features: Array, main: Apply, stand_in: Apply) -> Array:
-        width = features.shape[1] - self._num_marks
+        width = features.shape[1] - self.num_marks
         rows = features[:, :width]
         total = main(block["main"], rows)
         for place, own in enumerate(block["stand_ins"]):
@@ -176,3 +219,14 @@ def smaller(block: Block) -> Block:
 def without_stand_ins(block: Block) -> Block:
     """The block itself, with whichever stand-ins."""
     return block.main if isinstance(block, WithStandIns) else block
+
+
+def ones_left(block: Block, num_rows: int, num_samples: int) -> int | None:
+    """Where the column of ones is that stays when the silo is dropped, counted from the end of its features.
+
+    None in a silo that lacks samples: those have no ones either, and a silo that is dropped is one that lacks the row.
+    """
+    own = without_head(block)
+    if num_rows < num_samples:
+        return None
+    return -1 - own.num_marks if isinstance(own, WithStandIns) else -1

@@ -1,7 +1,8 @@
 """What the terminal shows: live progress and result tables. A command imports only what it shows."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 VERBATIM: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 """For lines that are to be copied."""
 LONG_NAME = 20
+LONG_WAIT_S = 60.0
+"""After how long a wait for the same parties a display says what may have happened."""
 """Letters beyond which a row's name may be broken into lines."""
 
 
@@ -359,16 +362,24 @@ class WaitingDisplay(Display):
 
     stopping = "Stopping; once more to stop at once."
 
-    def __init__(self, console: Console, doing: str) -> None:
+    def __init__(self, console: Console, doing: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, "{task.description}", BarColumn(), TaskProgressColumn())
         self._doing, self._missing = doing, [""]
+        self._clock, self._since, self._has_hinted = clock, 0.0, False
         self._task = self._bar.add_task(doing, total=1.0)
 
     def show(self, missing: list[str]) -> None:
         """Say who is missing."""
         if missing == self._missing:
+            # Of others there is a sentence that says why they have no link.
+            away = [party for party in missing if " " not in party]
+            if away and not self._has_hinted and self._clock() - self._since > LONG_WAIT_S:
+                self._has_hinted = True
+                # Who was killed at the very end comes back to parties that have ended.
+                words = f"If {' or '.join(away[:3])} has finished already, start this command again at all parties."
+                self._console.print(words, **VERBATIM)
             return
-        self._missing = missing
+        self._missing, self._since = missing, self._clock()
         shown = ", ".join(escape(party) for party in missing[:3])
         names = f"; waiting for {shown}{', ...' if len(missing) > 3 else ''}" if missing else ""
         self._bar.update(self._task, description=self._doing + names)

@@ -59,6 +59,10 @@ PartyFile = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Without TLS. Refused unless every hub's address is this machine's own.")
 ]
+AccountFile = Annotated[
+    Path | None,
+    typer.Option(help="A file of what this silo's runs have spent of its rows and labels [default: none]."),
+]
 
 
 class _Stop:
@@ -84,10 +88,7 @@ def hub(
         Path | None,
         typer.Option(help='The silo\'s list of samples, as tdcd align writes it; needed with data.samples = "all".'),
     ] = None,
-    account: Annotated[
-        Path | None,
-        typer.Option(help="A file of what this silo's runs have spent of its rows and labels [default: none]."),
-    ] = None,
+    account: AccountFile = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
     listen: Annotated[

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tdcd.cli.federation import Certs, Insecure, PartyFile, text_of
+from tdcd.cli.federation import AccountFile, Certs, Insecure, PartyFile, text_of
 from tdcd.cli.options import AllowCode, Force
 from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
 from tdcd.core.words import are, counted
@@ -66,6 +66,7 @@ def predict(
     run: Annotated[
         Path | None, typer.Option(help="Federation: this hub's run folder [default: as for tdcd hub].")
     ] = None,
+    account: AccountFile = None,
     certs: Certs = None,
     party: PartyFile = None,
     insecure: Insecure = False,
@@ -106,7 +107,7 @@ def predict(
             _score(target, data, silo, client, (certs, party, insecure), out, gone)
             return
         if target.suffix == ".toml":
-            peers = (data, silo, run, certs, party, insecure)
+            peers = (data, silo, run, account, certs, party, insecure)
             model, parts = _with_peers(
                 target,
                 *peers,
@@ -367,6 +368,7 @@ def _with_peers(
     data: Sequence[str],
     silo: str | None,
     run: Path | None,
+    account: Path | None,
     certs: Path | None,
     party: Path | None,
     insecure: bool,
@@ -393,7 +395,7 @@ def _with_peers(
         raise ValueError(f"--out: silo '{holder}' alone has labels, and predicts: leave it out to send it your scores")
     if not predicts and holder in (None, silo):
         raise ValueError(NO_OUT)
-    own = own_file(party, certs=text_of(certs), insecure=insecure)
+    own = own_file(party, certs=text_of(certs), account=text_of(account), insecure=insecure)
     folder = run or Path(own.out or f"runs/hub-{silo}")
     waiting = WaitingDisplay(screen, "predicting")
     try:

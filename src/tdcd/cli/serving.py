@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tdcd.cli.federation import Certs, FederationFile, PartyFile, SiloName, text_of
+from tdcd.cli.federation import AccountFile, Certs, FederationFile, PartyFile, SiloName, text_of
 from tdcd.cli.options import AllowCode, Force, LogLevelOption
 from tdcd.cli.terminal import EXIT_INTERRUPTED, refuse_existing, reported, screen, stoppable
 from tdcd.core.words import counted
+from tdcd.federation import hub_of
 
 if TYPE_CHECKING:
     from tdcd.serving.scorer import PartsScorer
@@ -31,6 +32,7 @@ def publish(
     out: Annotated[Path | None, typer.Option(help="The file to write, for the silos that predict.")] = None,
     days: Annotated[float, typer.Option(help="For how long it may be used.", min=0.001, max=366)] = DAYS,
     run: Annotated[Path | None, typer.Option(help="The hub's run folder [default: as for tdcd hub].")] = None,
+    account: AccountFile = None,
     certs: Certs = None,
     party: PartyFile = None,
     force: Force = False,
@@ -52,8 +54,8 @@ def publish(
     from tdcd.records.model_file import ModelFiles, read_block
     from tdcd.runtime.certificates.agreement import Certified
     from tdcd.runtime.certificates.check import when
-    from tdcd.runtime.process.party import own_file, read_job, secret_of
-    from tdcd.runtime.process.predict import model_of, own_scores
+    from tdcd.runtime.process.party import account_for_predictions, own_file, read_job, secret_of
+    from tdcd.runtime.process.predict import model_of, own_scores, receivers_of
     from tdcd.serving.publication import CommonIds
     from tdcd.serving.publication import publish as write_publication
 
@@ -63,7 +65,7 @@ def publish(
             if ids is None or out is None:
                 raise ValueError(f"--{'ids' if ids is None else 'out'} FILE is missing")
             refuse_existing(out, force)
-            own, job = own_file(party, certs=text_of(certs)), read_job(federation)
+            own, job = own_file(party, certs=text_of(certs), account=text_of(account)), read_job(federation)
             if own.insecure:
                 raise ValueError("insecure: what is published is signed with the hub's certificate")
             if job.config.exchange.protect == "mask":
@@ -74,10 +76,15 @@ def publish(
             folder = run or Path(own.out or f"runs/hub-{silo}")
             trained = model_of(folder)
             _check_finished(folder, trained.run, trained.status)
+            others = [hub.removeprefix("hub.") for hub in receivers_of(job) if hub != hub_of(silo)]
+            spending = account_for_predictions(own) if others else None
             signer = Certified(Path(own.certs), job.hubs[job.silo_index(silo)])
             model, scores = own_scores(job, silo, folder, data, own, waiting=waiting, allow_code=allow_code)
             common = CommonIds(ids, model.part(silo).columns.dialect, secret_of(job, own))
             digest = digest_of("", read_block(ModelFiles(folder).file(silo))[0])
+            if spending is not None:
+                for other in others:
+                    spending.predicted(job, trained.run, other, len({*common.ids} & {*scores.ids}))
             published = write_publication(out, silo, scores, common, trained, digest, days, signer)
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)

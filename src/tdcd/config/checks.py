@@ -81,11 +81,6 @@ def _sample_checks(config: Config) -> list[str]:
         (train.algorithm != "tdcd", f"train.algorithm = {train.algorithm!r}", "baselines train on common samples"),
         (config.evaluate.alone, "evaluate.alone = true", "a silo alone would train on other samples"),
         (
-            train.silo_dropout > 0,
-            f"train.silo_dropout = {train.silo_dropout}",
-            "its stand-ins would not know of silos that are dropped",
-        ),
-        (
             weight is not None and len(labelled) > 1,
             f"weight = {weight!r}",
             "where several silos have labels, a sample may lack the one that weighs it",
@@ -382,15 +377,17 @@ def _mask_problems(config: Config) -> list[str]:
 
 def _noise_problems(config: Config) -> list[str]:
     exchange, plain = config.exchange, ExchangeSection()
+    problems = _block_noise_problems(config)
     if exchange.epsilon is None:
-        return [
+        keys = ("delta", "clip") if exchange.block_epsilon is None else ("clip",)
+        return problems + [
             f"exchange.{key} = {getattr(exchange, key):g}: goes with exchange.epsilon; leave it out"
-            for key in ("delta", "clip")
+            for key in keys
             if getattr(exchange, key) != getattr(plain, key)
         ]
     where = f"exchange.epsilon = {exchange.epsilon:g}"
     if config.num_silos == 1:
-        return [f"{where}: one silo alone sends no phi; leave it out"]
+        return [*problems, f"{where}: one silo alone sends no phi; leave it out"]
     few, late = exchange.phi_bits < 32, config.model.head == "pairs"
     clashes = [
         (few, f"exchange.phi_bits = {exchange.phi_bits}", "few bits of numbers with noise are noise in few bits"),
@@ -398,7 +395,20 @@ def _noise_problems(config: Config) -> list[str]:
         (config.federation.protect_labels == "encrypt", "federation.protect_labels = 'encrypt'", "it takes exact phi"),
         (late, f"model.head = {config.model.head!r}", "it needs the exact length of phi"),
     ]
-    return clashing(where, clashes)
+    return problems + clashing(where, clashes)
+
+
+def _block_noise_problems(config: Config) -> list[str]:
+    exchange, plain, grace = config.exchange, ExchangeSection(), config.federation.client_grace_s
+    if exchange.block_epsilon is None:
+        clip = exchange.block_clip
+        given = f"exchange.block_clip = {clip:g}: goes with exchange.block_epsilon; leave it out"
+        return [given] if clip != plain.block_clip else []
+    where = f"exchange.block_epsilon = {exchange.block_epsilon:g}"
+    if not exchange.protect_blocks:
+        return [f"{where}: goes with exchange.protect_blocks = true, so that a hub sees only the sum; set it"]
+    alone = "each of two sums of a round would be a message, and the smaller one has less noise"
+    return clashing(where, [(grace is not None, f"federation.client_grace_s = {grace}", alone)])
 
 
 def _encryption_problems(config: Config) -> list[str]:

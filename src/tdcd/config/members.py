@@ -87,9 +87,29 @@ def _labels_at(silo: int, config: Config) -> Knowledge:
 def with_steps(config: Config, settings: Settings, variant: Variant) -> tuple[Settings, Variant]:
     """The settings and the variant, with what ``train.step_size = "auto"`` chooses, and the noise of all rounds."""
     settings, variant = _with_chosen_steps(config, settings, variant)
+    if config.exchange.block_epsilon is not None:
+        variant = _with_block_noise(config, variant)
     if config.exchange.epsilon is None and not variant.is_private:
         return settings, variant
     return settings, _with_noise(config, settings, variant)
+
+
+def _with_block_noise(config: Config, variant: Variant) -> Variant:
+    """The variant with the noise on clients' blocks that ``exchange.block_epsilon`` asks for."""
+    from tdcd.core.codecs.block_noise import NoisyBlocks
+    from tdcd.core.codecs.noise import GaussianNoise
+
+    exchange, epsilon = config.exchange, config.exchange.block_epsilon
+    assert epsilon is not None
+    where = f"exchange.block_epsilon = {epsilon:g}"
+    try:
+        noise = GaussianNoise.of_epsilon(epsilon, exchange.delta, exchange.block_clip, config.train.rounds)
+        noisy = NoisyBlocks(exchange.mask_range, noise)
+        for count in config.client_counts:
+            noisy.check_room(count)
+    except ValueError as error:
+        raise ConfigError([f"{where}: {error}"]) from None
+    return replace(variant, block_exchange=noisy)
 
 
 def _with_noise(config: Config, settings: Settings, variant: Variant) -> Variant:

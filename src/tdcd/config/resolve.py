@@ -132,7 +132,7 @@ def plan(
     if not federation.is_complete:
         from tdcd.federation.missing_rows import with_stand_ins  # noqa: PLC0415 - few runs have such samples
 
-        federation, chosen = with_stand_ins(federation, chosen)
+        federation, chosen = with_stand_ins(federation, chosen, drops_silos=variant.dropout.rate > 0)
     planned = Plan(
         resolved,
         federation,

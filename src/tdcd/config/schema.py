@@ -349,9 +349,15 @@ class ExchangeSection(Section):
     """Add noise to the phi that hubs send, so much that all planned rounds and evaluations together spend this epsilon
     of a row's phi; needs ``pip install 'tdcd[dp]'``."""
     delta: Annotated[float, Field(gt=0, le=1e-3)] = NOISE_DELTA
-    """The probability for which ``epsilon`` makes no promise; 0.001 at most."""
+    """The probability for which ``epsilon`` and ``block_epsilon`` make no promise; 0.001 at most."""
     clip: PositiveFloat = 1.0
     """With ``epsilon``, the largest norm of a row's phi; a longer one is scaled down to it."""
+    block_epsilon: PositiveFloat | None = None
+    """With ``protect_blocks``: let every client add noise to what its steps changed of the block, so much that all
+    planned rounds together spend this epsilon of a client's changes; needs ``pip install 'tdcd[dp]'``."""
+    block_clip: PositiveFloat = 1.0
+    """With ``block_epsilon``, the largest norm of such a change of a client with an equal part of the rows; a longer
+    one is scaled down to it."""
 
     @property
     def changed(self) -> list[str]:

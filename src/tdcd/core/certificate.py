@@ -91,7 +91,7 @@ def kind_of(
     if variant.encrypted is not None:
         # A certificate is made of every sample's slope.
         return ""
-    if variant.is_private or num_scores > MOST_SCORES or not (variant.knowledge.route == Everyone() or sends_all):
+    if variant.has_noise or num_scores > MOST_SCORES or not (variant.knowledge.route == Everyone() or sends_all):
         return ""
     if not are_linear or not combine.is_additive:
         return "gradient"

@@ -96,8 +96,12 @@ class SiloPresence(Protocol):
         """Whether something of the silo's phi stays where it does not count: its column of ones."""
         ...
 
-    def alone(self, silo: int, block: Tree, apply: Apply, num_features: int) -> Any:
-        """What is left of the silo's phi where it does not count: 0, or the intercept ``[C]``."""
+    def alone(self, silo: int, block: Tree, apply: Apply, num_features: int, ones: int | None = -1) -> Any:
+        """What is left of the silo's phi where it does not count: 0, or the intercept ``[C]``.
+
+        Args:
+            ones: where the column of ones is, counted from the end; None if there is none that stays.
+        """
         ...
 
 
@@ -131,7 +135,9 @@ def sum_counted(
     return algorithm.sum_others(phis, silo)
 
 
-def counted_rows(presence: SiloPresence, minibatch: Minibatch, sending: Sending, alone: Any) -> Minibatch:
+def counted_rows(
+    presence: SiloPresence, minibatch: Minibatch, sending: Sending, alone: Any, ones: int | None = -1
+) -> Minibatch:
     """Clients' rows ``[..., P]`` at the places of ``sending``: where the silo does not count, they weigh nothing.
 
     In the silo with the intercept they weigh as much as ever, but have only the column of ones.
@@ -140,9 +146,9 @@ def counted_rows(presence: SiloPresence, minibatch: Minibatch, sending: Sending,
     if kept is None:
         return minibatch
     features, known, weights, _ = minibatch
-    if not presence.leaves_intercept(sending.silo):
+    if ones is None or not presence.leaves_intercept(sending.silo):
         return minibatch._replace(weights=jnp.where(kept, weights, 0))
-    is_ones = jnp.arange(features.shape[-1]) == features.shape[-1] - 1
+    is_ones = jnp.arange(features.shape[-1]) == features.shape[-1] + ones
     if known.phi_start is not None:
         known = known._replace(phi_start=counted(known.phi_start, kept, alone))
     return minibatch._replace(features=jnp.where(kept[..., None] | is_ones, features, 0), known=known)

@@ -39,6 +39,7 @@ from tdcd.core.traits import Clash, Excludes, is_plain, stated
 from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update, UpdateState, excluded_by_memory
 
 if TYPE_CHECKING:
+    from tdcd.core.codecs.block_noise import NoisyBlocks
     from tdcd.core.codecs.encrypted import EncryptedSums
 
 
@@ -164,6 +165,18 @@ class Variant:
         return is_private(self.exchange)
 
     @property
+    def noisy_blocks(self) -> "NoisyBlocks | None":
+        """The form of clients' blocks, if they add noise of their own."""
+        from tdcd.core.codecs.block_noise import noisy_blocks  # noqa: PLC0415 - few runs have noise
+
+        return None if self.summed_blocks is None else noisy_blocks(self.block_exchange)
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether hubs or clients send noise of their own."""
+        return self.is_private or self.noisy_blocks is not None
+
+    @property
     def needs_secret(self) -> bool:
         """Whether hubs need a secret of their own for what they send."""
         return self.is_private or self.encrypted is not None
@@ -186,7 +199,7 @@ class Variant:
     @property
     def is_batchable(self) -> bool:
         """Whether several runs can be trained at once: none has noise, memories of clients or decisions of its own."""
-        return not self.is_private and self.carried is None and self.steered is None
+        return not self.has_noise and self.carried is None and self.steered is None
 
     @property
     def all_answer(self) -> bool:
@@ -202,7 +215,8 @@ class Variant:
     @property
     def is_numpy(self) -> bool:
         """Whether all that its clients compute, but for gradients, is written for NumPy as well."""
-        sends_arrays = is_identity(self.client_exchange) and isinstance(self.block_exchange, NumpyBlocks)
+        takes_numpy = isinstance(self.block_exchange, NumpyBlocks) and self.block_exchange.takes_numpy
+        sends_arrays = is_identity(self.client_exchange) and takes_numpy
         return self.takes_plain_steps and self.has_slopes and sends_arrays and not self.dropout.rate
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.absent import Absent
+from tdcd.blocks.absent import Absent, Marks
 from tdcd.blocks.base import Block
 from tdcd.federation.partition import Rows, aligned_empty
 from tdcd.federation.silos import Federation, Silo
@@ -52,8 +52,26 @@ def stood_in_for(present: Presence, silo: int, labelled: Sequence[int]) -> Prese
     return absent
 
 
-def trained_without(present: Presence, names: Sequence[str], labelled: Sequence[int]) -> dict[str, list[str]]:
+def trained_for(absent: Presence, silo: int, labelled: Sequence[int], *, drops_silos: bool) -> Presence:
+    """For which silos a silo has stand-ins: ``[N, M]``, or ``[N, 1]``, true somewhere in their row.
+
+    With silo dropout any other silo may be missing, so it has one for each.
+
+    Args:
+        absent: of :func:`stood_in_for`.
+    """
+    if drops_silos and silo in labelled:
+        others: Presence = np.arange(len(absent))[:, None] != silo
+        return others
+    return absent
+
+
+def trained_without(
+    present: Presence, names: Sequence[str], labelled: Sequence[int], *, drops_silos: bool = False
+) -> dict[str, list[str]]:
     """By silo: the silos that it is trained to make up for, with stand-ins or, if there are none, with zeros."""
+    if drops_silos:
+        return {name: [other for other in names if other != name] for name in names}
     made_up_for = {}
     for index, name in enumerate(names):
         absent = stood_in_for(present, index, labelled)
@@ -68,8 +86,14 @@ def labelled_silos(federation: Federation) -> list[int]:
     return [index for index, silo in enumerate(federation.silos) if only in (None, silo.name)]
 
 
-def with_stand_ins(federation: Federation, blocks: Sequence[Block]) -> tuple[Federation, tuple[Block, ...]]:
-    """The federation with marks among its features, and the blocks that read them; both as they are if no row lacks."""
+def with_stand_ins(
+    federation: Federation, blocks: Sequence[Block], *, drops_silos: bool = False
+) -> tuple[Federation, tuple[Block, ...]]:
+    """The federation with marks among its features, and the blocks that read them; both as they are if no row lacks.
+
+    Args:
+        drops_silos: whether training drops silos, see :class:`tdcd.core.family.dropout.SiloDropout`.
+    """
     if federation.is_complete:
         return federation, (*blocks,)
     names, terms = [silo.name for silo in federation.silos], federation.terms
@@ -79,10 +103,12 @@ def with_stand_ins(federation: Federation, blocks: Sequence[Block]) -> tuple[Fed
     for index, (silo, block) in enumerate(zip(federation.silos, blocks, strict=True)):
         absent = stood_in_for(train, index, labelled)
         lacks_rows = not (train[index].all() and test[index].all())
-        stand_ins = Absent.of(names, absent, terms.standin, block, lacks_rows=lacks_rows)
+        needed = trained_for(absent, index, labelled, drops_silos=drops_silos)
+        stand_ins = Absent.of(names, needed, terms.standin, block, lacks_rows=lacks_rows)
         chosen = [names.index(other) for other in stand_ins.silos]
         held_out = stood_in_for(test, index, labelled)[chosen].T
-        silos.append(_marked(silo, stand_ins, (absent[chosen].T, held_out), (train[index], test[index])))
+        own = _marked(silo, stand_ins, (absent[chosen].T, held_out), (train[index], test[index]))
+        silos.append(replace(own, marks=Marks.of(names, index, stand_ins, labelled, _num_ones(silo))))
         marked.append(stand_ins.block(block))
     return replace(federation, silos=tuple(silos)), tuple(marked)
 
@@ -92,8 +118,8 @@ def _marked(silo: Silo, stand_ins: Absent, absent: Sequence[Presence], present: 
     if len(silo.feature_shape) > 1:
         raise ValueError(f"silo '{silo.name}': data.samples = 'all' takes tables, not images")
     preparation: Any = silo.preparation
-    known = len(silo.columns) if preparation is None else len(preparation.columns)
-    names, num_ones = silo.columns[:known], silo.feature_shape[0] - known if known else 0
+    known, num_ones = _num_known(silo), _num_ones(silo)
+    names = silo.columns[:known]
     features = [
         None if rows is None else _zeroed(stand_ins.marked(rows, marks, num_ones), held)
         for rows, marks, held in zip((silo.features, silo.test_features), absent, present, strict=True)
@@ -102,6 +128,17 @@ def _marked(silo: Silo, stand_ins: Absent, absent: Sequence[Presence], present: 
     if preparation is not None and stand_ins:
         preparation = replace(preparation, absent=stand_ins)
     return replace(silo, features=features[0], test_features=features[1], columns=columns, preparation=preparation)
+
+
+def _num_known(silo: Silo) -> int:
+    preparation: Any = silo.preparation
+    return len(silo.columns if preparation is None else preparation.columns)
+
+
+def _num_ones(silo: Silo) -> int:
+    """1 if the silo's last column is one of ones."""
+    known = _num_known(silo)
+    return silo.feature_shape[0] - known if known else 0
 
 
 def _zeroed(features: NDArray[Any], present: Presence) -> NDArray[Any]:

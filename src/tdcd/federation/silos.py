@@ -65,6 +65,8 @@ class Silo:
     """Options for reading its tables: texts that mean a missing value, decimal marks; keys of ``[data]``."""
     test_rows: Rows = ()
     """Which held-out samples are in each client's table; dealt out evenly by default."""
+    marks: Any = None
+    """What its features say of silos that lack rows, if any do: a :class:`tdcd.blocks.absent.Marks`."""
     value_bytes: int | None = None
     """What a raw value takes up in its source; None if that is as much as a number."""
 

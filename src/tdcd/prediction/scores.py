@@ -76,6 +76,8 @@ class StandIns(NamedTuple):
     def of_absence(cls, recorded: Mapping[str, Any]) -> Self:
         """Those of a model that knows absence, from what ``subsets.json`` has."""
         return cls(
+            values=recorded.get("stand_in", {}),
+            silo_dropout=recorded.get("silo_dropout", 0.0),
             knows_absence=True,
             trained_without=recorded.get("trained_without", {}),
             means=recorded.get("means", ()),
@@ -83,7 +85,7 @@ class StandIns(NamedTuple):
 
     def of(self, silo: str, dtype: Any, speaking: Collection[str] = ()) -> NDArray[Any]:
         """``[C]``, or a single zero, for samples that only the silos ``speaking`` have."""
-        if not self.knows_absence:
+        if not self.knows_absence or self.silo_dropout:
             return np.asarray(self.values.get(silo, [0.0]), dtype)
         if self.is_trained(silo, speaking):
             return np.zeros(1, dtype)

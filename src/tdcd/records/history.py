@@ -62,6 +62,8 @@ class Record:
     epsilon: float | None = None
     """What hubs' messages up to this line have spent of a sample's phi, see :mod:`tdcd.core.codecs.noise`; None where
     phi has no noise."""
+    block_epsilon: float | None = None
+    """The same of what a client's steps changed of the block, see :mod:`tdcd.core.codecs.block_noise`."""
 
     @property
     def diverged(self) -> bool:
@@ -100,6 +102,7 @@ class Record:
             "gap",
             "gradient_norm",
             "epsilon",
+            "block_epsilon",
             *_EVALUATION,
         )
         for name in unset:

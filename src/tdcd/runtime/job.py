@@ -85,9 +85,6 @@ SHARED = ("seed", "dtype", "data", "federation", "model", "train", "exchange", "
 """The sections that all parties must have alike; the others are each party's own business."""
 
 
-KEYED = "with data.samples = 'all' a simulation alone joins rows of many samples; write a table with a row per sample"
-
-
 @dataclass(frozen=True)
 class Job:
     """A training that several parties do together."""
@@ -105,8 +102,6 @@ class Job:
             problems.append("silos: is missing; a real federation needs [[silos]] with name, hub and clients each")
         if self.config.train.algorithm != "tdcd":
             problems.append(f"train.algorithm = {self.config.train.algorithm!r}: a real federation runs 'tdcd' only")
-        keyed = [silo for silo in self.config.silos if silo.key is not None and self.config.data.samples == "all"]
-        problems += [f"silo '{silo.name}': key = {silo.key!r}: {KEYED}" for silo in keyed]
         if self.config.model.loss is not None:
             objective_of(self.config, self.config.model.loss)
         clashes = self.variant.clashes(len(self.config.silos), self.combine)

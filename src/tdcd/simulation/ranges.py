@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from tdcd.core.codecs.codec import Sending
 from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.objective import Tree
 from tdcd.core.round import Round
@@ -32,9 +33,18 @@ def magnitudes_of(blocks: Tree) -> Array:
     return jnp.max(jnp.stack(each), axis=0)
 
 
-def add_parts(exchange: FixedBlocks, blocks: Tree, shares: Array) -> Tree:
-    """The sum of what the clients' blocks ``[K, ...]`` add to the average, in steps."""
-    parts = jax.vmap(exchange.part)(blocks, shares)
+def add_parts(exchange: FixedBlocks, blocks: Tree, before: Tree, shares: Array, sendings: Sending) -> Tree:
+    """The sum of what the clients' blocks ``[K, ...]`` add to the average, in steps.
+
+    Args:
+        before: the block that they began with.
+        sendings: with the clients' streams ``[K]``.
+    """
+
+    def part(block: Tree, share: Array, stream: Array) -> Tree:
+        return exchange.contribution(block, before, share, sendings._replace(stream=stream), len(shares))
+
+    parts = jax.vmap(part)(blocks, shares, sendings.stream)
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0, dtype=jnp.uint32), parts)
 
 

@@ -23,6 +23,7 @@ from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
 from tdcd.federation.hosts import HostRows, is_mapped, kept_here
+from tdcd.federation.missing_rows import presence_of
 from tdcd.federation.silos import Federation, Silo, start_blocks
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
@@ -113,7 +114,12 @@ class Simulation:
             raise ValueError(f"{self.variant.update}: memories of clients need one run on one device")
         for clash in self.variant.clashes(len(blocks), self.objective.combine):
             raise ValueError(clash.sentence)
-        if self.variant.is_private and len(runs) > 1:
+        if self.variant.noisy_blocks is not None:
+            if self.devices.count > 1 or self.hosts is not None:
+                raise ValueError("noise on clients' blocks needs one device, where every place is a client's")
+            for silo in self.federation.silos:
+                self.variant.noisy_blocks.check_room(silo.num_clients)
+        if not self.variant.is_batchable and len(runs) > 1 and self.variant.has_noise:
             raise ValueError(f"{len(runs)} runs at once cannot have noise of their own: run them one by one")
         if len(blocks) != federation.num_silos:
             raise ValueError(f"{there_are(federation.num_silos, 'silo')}, but {counted(len(blocks), 'block')}")
@@ -252,10 +258,18 @@ class Simulation:
             for silo, table in zip(self.federation.silos, self._tables, strict=True)
         ]
 
+    def _spread(self, silo: Silo, table: Any, rows: NDArray[Any]) -> Any:
+        """A client's features as they are in training: with marks of silos that are dropped."""
+        features, marks, dropout = table[rows], silo.marks, self.variant.dropout
+        if marks is None or not marks.silos or not dropout.rate:
+            return features
+        there = presence_of(self.federation)[[*marks.silos]][:, rows].T
+        return marks.of_round(features, ~(there & dropout.drawn_once(marks.silos, rows, self.num_samples)))
+
     def _client_products(self, silo: Silo, table: Any) -> list[Any]:
         """The products of every client of a silo; each of several processes computes those of its own clients."""
         if self.hosts is None:
-            return [products(table[rows]) for rows in silo.rows]
+            return [products(self._spread(silo, table, rows)) for rows in silo.rows]
         has = self.hosts.has(silo.num_clients)
 
         def here() -> list[Any]:

@@ -23,6 +23,7 @@ from tdcd.runtime.machine.instructions import RunOutcome
 from tdcd.runtime.process.align import align_as_client, align_as_hub
 from tdcd.runtime.process.log import event, open_log
 from tdcd.runtime.process.party import PartySection, run_client, run_hub
+from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.status import STATUS, write_status
 from tdcd.runtime.transport.processes import DOING
 from tdcd.standing.children import end_with_service, limit_memory
@@ -211,6 +212,7 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
     home = Home(Path(path))
     open_log(home.party)
     limit_memory(home.own.memory)
+    arm_as_asked()
     try:
         outcome = run_step(home, home.jobs().named(name), step, float(patience_s))
     except Exception as error:

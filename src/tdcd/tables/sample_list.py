@@ -69,6 +69,18 @@ class SampleList:
                 present[index] = self.held_by[name]
         return stood_in_for(present, silo, labelled)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every silo that this one was compared with has all samples, as this one has."""
+        return len(self.ids) == self.total and all(held.all() for held in self.held_by.values())
+
+    def lacking(self, names: Sequence[str], silo: int) -> Presence:
+        """``[N, n]``: which other silos lack the samples, as far as this one knows."""
+        nothing = np.ones(len(self.ids), bool)
+        return np.array(
+            [~(nothing if index == silo else self.held_by.get(name, nothing)) for index, name in enumerate(names)]
+        )
+
     def shared(self) -> dict[str, list[str]]:
         """By silo: the ids that it has too."""
         return {silo: [self.ids[row] for row in np.flatnonzero(has).tolist()] for silo, has in self.held_by.items()}

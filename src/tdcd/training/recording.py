@@ -14,6 +14,7 @@ from tdcd.config.errors import ConfigError
 from tdcd.config.resolve import Plan
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate
+from tdcd.core.codecs.block_noise import epsilon_of_blocks
 from tdcd.core.codecs.codec import epsilon_until
 from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
@@ -303,6 +304,7 @@ class TrainingRun:
             messages=self._ledger.traffic(self.round, "messages"),
             seconds=round(self.seconds, 6),
             epsilon=self._spent(self.round),
+            block_epsilon=self._spent_of_blocks(self.round),
         )
         if self.stopping.steering is not None:
             self._control, record = self.stopping.steering.judge(self._control, record)
@@ -331,6 +333,12 @@ class TrainingRun:
         plan = self.plan
         timing, every = followed(plan.variant.timing, len(self.names)), plan.config.evaluate.every
         return epsilon_until(plan.variant.exchange, round_index, plan.settings, timing, every, self.stopping.rounds)
+
+    def _spent_of_blocks(self, round_index: int) -> float | None:
+        """The same of a client's changes of its block."""
+        plan = self.plan
+        timing = followed(plan.variant.timing, len(self.names))
+        return epsilon_of_blocks(plan.variant.block_exchange, round_index, timing, self.stopping.rounds)
 
     @property
     def steered_in(self) -> int | None:
@@ -429,12 +437,13 @@ def _agreed(
             f"train.rounds = {rounds}: train.schedule = {schedule!r} lets the step size end with the run's "
             f"{counted(before_rounds, 'round')}; start a new run"
         )
-    epsilon = recorded.get("exchange", {}).get("epsilon")
-    if epsilon is not None and rounds not in (None, before_rounds):
-        problems.append(
-            f"train.rounds = {rounds}: the noise of exchange.epsilon = {epsilon:g} was made for the run's "
-            f"{counted(before_rounds, 'round')}; start a new run"
-        )
+    for key in ("epsilon", "block_epsilon"):
+        epsilon = recorded.get("exchange", {}).get(key)
+        if epsilon is not None and rounds not in (None, before_rounds):
+            problems.append(
+                f"train.rounds = {rounds}: the noise of exchange.{key} = {epsilon:g} was made for the run's "
+                f"{counted(before_rounds, 'round')}; start a new run"
+            )
     if problems:
         raise ConfigError(problems, f"resuming {folder.path}")
     return {**recorded} if rounds is None else {**recorded, "train": {**recorded.get("train", {}), "rounds": rounds}}

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.blocks.absent import ones_left
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
 from tdcd.core.objective import Objective, Tree
@@ -80,6 +81,7 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
         content = {**described, "interactions": tested, **_explained(trained, hub_blocks, measure)}
     else:
         content = _by_pattern(federation, measured, measure, amounts=objective.kind.target == "amount")
+        content |= {"silo_dropout": dropout.rate, "stand_in": {silo: own.tolist() for silo, own in dropped.items()}}
         content |= _of_absent(trained, train)
     total = None if labels is None else sum([*measured.values()][1:], start=next(iter(measured.values())))
     content |= _calibration(trained, total)
@@ -181,8 +183,9 @@ def _by_pattern(
 def _of_absent(trained: Trained, train: GroupPhi) -> dict[str, Any]:
     """The entries of ``subsets.json`` about silos that are missing in a prediction."""
     federation, names = trained.federation, [silo.name for silo in trained.federation.silos]
+    labelled, drops_silos = labelled_silos(federation), trained.variant.dropout.rate > 0
     return {
-        "trained_without": trained_without(presence_of(federation), names, labelled_silos(federation)),
+        "trained_without": trained_without(presence_of(federation), names, labelled, drops_silos=drops_silos),
         "means": means_by_pattern(train, patterns(federation), trained.objective.combine),
     }
 
@@ -195,7 +198,8 @@ def stand_ins_of(trained: Trained, hub_blocks: Sequence[Tree], folder: Path | No
             return StandIns.of_absence(RunFolder(folder).subsets())
         three = zip(trained.blocks, hub_blocks, trained.federation.silos, strict=True)
         train: GroupPhi = {(silo[2].name,): _phi_of(*silo, trained.hosts)[0] for silo in three}
-        return StandIns.of_absence(_of_absent(trained, train))
+        dropped = {silo: alone.tolist() for silo, alone in _dropped(trained, hub_blocks).items()}
+        return StandIns.of_absence({**_of_absent(trained, train), "silo_dropout": rate, "stand_in": dropped})
     # Of several processes only the first has the folder, and all of them must do the same.
     if not rate and folder is not None and trained.hosts is None:
         return StandIns(RunFolder(folder).subsets().get("stand_in", {}))
@@ -220,8 +224,12 @@ def _dropped(trained: Trained, hub_blocks: Sequence[Tree]) -> dict[str, NDArray[
         return {}
     silo = silos[index]
     with jax.enable_x64(jax.tree.leaves(hub_blocks[index])[0].dtype == np.float64):
-        alone = dropout.alone(index, hub_blocks[index], trained.blocks[index].phi, silo.feature_shape[-1])
-    return {silo.name: np.asarray(alone, np.float64)}
+        model, ones = (
+            trained.blocks[index],
+            ones_left(trained.blocks[index], silo.num_rows, trained.federation.num_samples),
+        )
+        alone = dropout.alone(index, hub_blocks[index], model.phi, silo.feature_shape[-1], ones)
+    return {} if ones is None else {silo.name: np.asarray(alone, np.float64)}
 
 
 def _phi_of(model: Block, block: Tree, silo: Any, hosts: Hosts | None) -> tuple[NDArray[Any], NDArray[Any]]:

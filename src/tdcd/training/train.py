@@ -315,7 +315,7 @@ def train(
     settings = settings.at(federation.num_samples)
     # As they are: NumPy's numbers are not those of a TOML file.
     evaluate = {"every": evaluate_every, "patience": patience, "keep": keep}
-    federation, chosen = with_stand_ins(federation, chosen)
+    federation, chosen = with_stand_ins(federation, chosen, drops_silos=variant.dropout.rate > 0)
     plan = Plan(
         _with_keys(Config(), {"train": {"rounds": rounds, "tol": tol}, "evaluate": evaluate}),
         federation,

@@ -194,6 +194,11 @@ def epsilon_until(
     return None if spent is None else spent(messages_until(round_index, settings, timing, every, last))
 
 
+def blocks_until(round_index: int, timing: HubTiming, last: int) -> int:
+    """The most blocks that a client has sent when its hub writes the history's line of a round."""
+    return min(last, round_index + 2 * timing.rounds + timing.longest_period)
+
+
 def is_identity(exchange: Codec) -> bool:
     """Whether numbers are sent as they are."""
     return is_plain(exchange)

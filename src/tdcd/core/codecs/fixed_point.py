@@ -150,6 +150,10 @@ class FixedBlocks:
         """Whole steps of what a block within the range adds to the average; of a JAX or a NumPy tree."""
         return map_tree(lambda leaf: self.fixed.steps(leaf * share), block)
 
+    def contribution(self, block: Tree, before: Tree, share: Any, sending: Sending, num_clients: int) -> Tree:
+        """What a client of a silo with so many clients adds to the sum: its block began with ``before``."""
+        return self.part(block, share)
+
     def average(self, total: Tree, dtype: Any) -> Tree:
         """The average, from the sum of all parts."""
         return map_tree(lambda leaf: self.fixed.numbers(leaf, dtype), total)

@@ -111,6 +111,10 @@ class GaussianNoise:
         """The scores of an evaluation get noise, too."""
         return self
 
+    def clipped(self, phi: Array) -> Array:
+        """Rows as they are sent, but for the noise."""
+        return _clipped(phi, self.clip)
+
     def encode(self, phi: Array, sending: Sending) -> Wire:
         """Clipped rows, and noise of the sender's own."""
         self.check(str(phi.dtype))
@@ -118,7 +122,7 @@ class GaussianNoise:
         # What is no number would show through all noise.
         phi = jnp.where(jnp.isfinite(phi).all(axis=-1, keepdims=True), phi, 0)
         if not deviation:
-            return {"phi": _clipped(phi, self.clip)}
+            return {"phi": self.clipped(phi)}
         step = 2.0 ** math.floor(math.log2(min(deviation / _IN_DEVIATION, self.clip / _IN_CLIP)))
         # Rounding lengthens a row by half a step per number at most; a single number is never longer than whole steps.
         room = math.ceil(math.sqrt(width) / 2) if width > 1 else 0

@@ -9,13 +9,15 @@ The intercept c is the model's, not a silo's. A linear model keeps it as the wei
 silo. When that silo is dropped, its other columns count as zero, and the column of ones stays.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.core.algorithm import Apply
-from tdcd.core.codecs.codec import Sending
+from tdcd.core.codecs.codec import Sending, seed_words
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of
@@ -53,15 +55,26 @@ class SiloDropout:
         """:meth:`kept`; None if the silo always takes part."""
         return self.kept(sending) if self.rate else None
 
+    def drawn_once(
+        self, silos: Sequence[int], samples: NDArray[np.integer[Any]], num_samples: int
+    ) -> NDArray[np.bool_]:
+        """``[n, S]``: whether these silos take part in these samples, in one draw of all that is the same in every run.
+
+        The curvature of features that depend on it is measured in that draw.
+        """
+        shape = (1, num_samples, 1)
+        sendings = [Sending(seed_words(0), np.int32(0), silo, shape, places=samples) for silo in silos]
+        return np.stack([np.asarray(self.kept(sending)) for sending in sendings], axis=-1)
+
     def leaves_intercept(self, silo: int) -> bool:
         """Whether something of a silo's phi stays where it is dropped."""
         return self.rate > 0 and silo == self.intercept
 
-    def alone(self, silo: int, block: Tree, apply: Apply, num_features: int) -> Any:
+    def alone(self, silo: int, block: Tree, apply: Apply, num_features: int, ones: int | None = -1) -> Any:
         """What is left of a silo's phi where it is dropped: 0, or the intercept ``[C]``."""
-        if silo != self.intercept or not self.rate:
+        if silo != self.intercept or not self.rate or ones is None:
             return 0
-        return apply(block, jnp.zeros((1, num_features), leaves_of(block)[0].dtype).at[:, -1].set(1))[0]
+        return apply(block, jnp.zeros((1, num_features), leaves_of(block)[0].dtype).at[:, ones].set(1))[0]
 
 
 @compiled("shape")

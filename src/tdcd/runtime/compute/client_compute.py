@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import activations
+from tdcd.blocks.absent import Marks, ones_left
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
@@ -50,6 +51,8 @@ class ClientCompute:
         num_outputs: int = 1,
         weights: NDArray[Any] | None = None,
         silo_rows: int = 0,
+        marks: Marks | None = None,
+        lacking: NDArray[np.bool_] | None = None,
     ) -> None:
         """Take the training rows.
 
@@ -59,8 +62,12 @@ class ClientCompute:
             samples: ``[n_k]``, which of the M samples each row is.
             num_samples: M.
             silo_rows: M_j, the training samples that the silo has; M by default.
+            marks: how the marks of a round are made, if silos are dropped that there are stand-ins for.
+            lacking: ``[n_k, S]``, which of those silos lack each row.
         """
-        self._silo_rows = silo_rows or num_samples
+        self._marks, self._lacking = marks, lacking
+        self._ones = ones_left(block, silo_rows or num_samples, num_samples)
+        self.silo_rows = silo_rows or num_samples
         self.settings, self.num_samples, self.num_rows = settings, num_samples, len(samples)
         self.batch_size = settings.effective_batch_size(num_samples)
         self._block = block
@@ -70,6 +77,7 @@ class ClientCompute:
         shape = (settings.num_exchanged, self.batch_size, width)
         self.links = Links(self._variant, settings, silo, shape)
         self._draws = draws_of(settings, num_samples)
+        self._samples = samples
         self._row_of = np.full(num_samples, -1, np.int32)
         self._row_of[samples] = np.arange(len(samples), dtype=np.int32)
         self._padding = Padding(len(samples), num_samples, self.batch_size)
@@ -117,23 +125,40 @@ class ClientCompute:
         features, labels = self._features.take(padded, axis=0), self._labels.take(padded)
         nothing = [None] * len(counts)
         weights = nothing if self._weights is None else self._weights.take(padded)
-        rules = self._rule(Remaining(self._silo_rows, self.batch_size), counts, width)
+        rules = self._rule(Remaining(self.silo_rows, self.batch_size), counts, width)
         places, samples = places % padded[0].size, samples % held[0].size
         parts = zip(of_rounds, features, labels, counts, weights, rules, strict=True)
         return [
-            self._drop(ClientRows(places[own], x, y, count, samples[own], weight, rule=rule), first + index)
-            for index, (own, x, y, count, weight, rule) in enumerate(parts)
+            self._drop(
+                self._mark(ClientRows(places[own], x, y, count, samples[own], weight, rule=rule), first + index, which),
+                first + index,
+            )
+            for index, ((own, x, y, count, weight, rule), which) in enumerate(zip(parts, padded, strict=True))
         ]
+
+    def _mark(self, rows: ClientRows, round_index: int, which: NDArray[np.int32]) -> ClientRows:
+        """The rows with the marks of the round; ``which`` ``[E, P]`` of the client's they are."""
+        if self._marks is None:
+            return rows
+        assert self._lacking is not None
+        kept = [self.links.kept(round_index, rows.samples, silo) for silo in self._marks.silos]
+        gone = self._lacking[which].reshape(which.size, -1)
+        gone[rows.places] |= ~np.stack(kept, axis=-1)  # type: ignore[arg-type]
+        marked = self._marks.of_round(rows.features, gone.reshape(*which.shape, -1))
+        return rows._replace(features=marked)
 
     def _drop(self, rows: ClientRows, round_index: int) -> ClientRows:
         """The rows, and which of them the silo is dropped from; with the intercept, it keeps the ones of those."""
         kept = self.links.kept(round_index, rows.samples)
         if kept is None:
             return rows
-        if not self._variant.dropout.leaves_intercept(self._silo):
+        if self._ones is None or not self._variant.dropout.leaves_intercept(self._silo):
             weights = pad(rows, kept.astype(self.settings.dtype)[:, None])[..., 0]
             return rows._replace(kept=kept, weights=weights if rows.weights is None else weights * rows.weights)
-        flat(rows.features)[rows.places[~kept], :-1] = 0
+        dropped, features = rows.places[~kept], flat(rows.features)
+        ones = features[dropped, self._ones]
+        features[dropped] = 0
+        features[dropped, self._ones] = ones
         return rows
 
     def _rule(self, left: Remaining, counts: NDArray[np.int32], width: int) -> NDArray[Any]:
@@ -180,6 +205,13 @@ class ClientCompute:
             return {"weight": certificate.pull_back(self._features, residual)}
         with precision(self.settings.dtype):
             return activations.pull_back(self._block, block, self._features, residual)
+
+    def spread_features(self) -> NDArray[Any]:
+        """The features of all training rows as they are in training: with marks of silos that are dropped."""
+        if self._marks is None or self._lacking is None:
+            return self._features
+        kept = self._variant.dropout.drawn_once(self._marks.silos, self._samples, self.num_samples)
+        return np.asarray(self._marks.of_round(self._features, self._lacking | ~kept))
 
     @cached_property
     def largest_feature(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.absent import Absent
+from tdcd.blocks.absent import Absent, ones_left
 from tdcd.blocks.start import start_block
 from tdcd.config.resolve import objective_of
 from tdcd.core import algorithm, certificate, lazy
@@ -528,8 +528,12 @@ class HubCompute:
         dropout = self.variant.dropout
         if not dropout.leaves_intercept(self.silo):
             return None
+        index = self.sample_index
+        ones = ones_left(self._model, index.num_rows, index.num_samples)
+        if ones is None:
+            return np.zeros(self.phi_width, self.settings.dtype)
         with precision(self.settings.dtype):
-            return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features))
+            return np.asarray(dropout.alone(self.silo, block, self._model.phi, self._num_features, ones))
 
     def figures(
         self, scores: NDArray[Any], held_out: bool, penalty: float, absent: NDArray[np.bool_] | None = None

@@ -24,6 +24,7 @@ from tdcd.core.codecs.codec import (
     sends_whole,
     sent_up,
 )
+from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
 from tdcd.core.settings import Settings
@@ -79,7 +80,8 @@ class Links:
         self._are_blocks_whole = sends_whole(variant.block_exchange)
         self._sent_up: Any = None
         self._drawn = lru_cache(maxsize=4)(self._draw)
-        self._kept = lru_cache(maxsize=4)(self._keep)
+        # Of this silo, and of those that its clients have stand-ins for.
+        self._kept = lru_cache(maxsize=64)(self._keep)
 
     def follow(self, past: Callable[[What, int], str]) -> None:
         """Let masks follow from what hubs were sent before, too."""
@@ -93,13 +95,15 @@ class Links:
         """The dither of all samples of a round, for all clients."""
         return np.asarray(self._sending(round_index, self._silo, stream).dither())
 
-    def _keep(self, round_index: int) -> NDArray[np.bool_] | None:
-        kept = self._variant.dropout.kept_rows(self._sending(round_index, self._silo))
+    def _keep(self, round_index: int, silo: int) -> NDArray[np.bool_] | None:
+        kept = self._variant.dropout.kept_rows(self._sending(round_index, silo))
         return None if kept is None else np.asarray(kept).ravel()
 
-    def kept(self, round_index: int, places: Any) -> NDArray[np.bool_] | None:
-        """``[n]``: which of these samples of a round the silo is not dropped from; None if it never is."""
-        kept = self._kept(round_index)
+    def kept(self, round_index: int, places: Any, silo: int | None = None) -> NDArray[np.bool_] | None:
+        """``[n]``: which of these samples of a round a silo, by default this one, is not dropped from; None if it never
+        is.
+        """
+        kept = self._kept(round_index, self._silo if silo is None else silo)
         return None if kept is None else kept[places]
 
     def to_hubs(self, round_index: int, phi: NDArray[Any]) -> Arrays:
@@ -222,6 +226,37 @@ class Links:
             )
             return {name: np.asarray(leaf) for name, leaf in named_leaves(sent).items()}
 
+    def contribution(
+        self,
+        round_index: int,
+        client: int,
+        block: Tree,
+        before: Tree,
+        share: NDArray[Any],
+        num_clients: int,
+        secret: NDArray[np.uint32] | None,
+    ) -> Arrays:
+        """What a client adds to the sum of its silo's blocks; ``secret`` is that of its noise, if it adds any."""
+        exchange = self._variant.summed_blocks
+        assert exchange is not None
+        if exchange.takes_numpy:
+            return named_leaves(exchange.contribution(block, before, share, self._sending(0, 0), num_clients))
+        with precision(self._settings.dtype):
+            stream = np.int32(BLOCKS + client)
+            parts = _contribution(
+                block,
+                before,
+                share,
+                self._seed,
+                np.int32(round_index),
+                stream,
+                secret,
+                silo=self._silo,
+                num_clients=num_clients,
+                exchange=exchange,
+            )
+            return {name: np.asarray(leaf) for name, leaf in named_leaves(parts).items()}
+
     def decode_blocks(
         self, round_index: int, before: Tree, sent: Sequence[Arrays], clients: Sequence[int], layout: Layout
     ) -> Tree:
@@ -243,6 +278,24 @@ def _encode(
     phi: Array, seed: Array, round_index: Array, secret: Any, *, silo: int, shape: tuple[int, ...], exchange: Codec
 ) -> Wire:
     return exchange.encode(phi, Sending(seed, round_index, silo, shape, secret=secret))
+
+
+@compiled("silo", "num_clients", "exchange")
+def _contribution(
+    block: Tree,
+    before: Tree,
+    share: Array,
+    seed: Array,
+    round_index: Array,
+    stream: Array,
+    secret: Any,
+    *,
+    silo: int,
+    num_clients: int,
+    exchange: FixedBlocks,
+) -> Tree:
+    sending = Sending(seed, round_index, silo, stream=stream, secret=secret)
+    return exchange.contribution(block, before, share, sending, num_clients)
 
 
 @compiled("silo", "shape", "variant")

@@ -21,7 +21,7 @@ from tdcd.config.losses import chosen_loss, label_unit, named_loss
 from tdcd.core.losses import Loss, Task, fitting, outputs_of
 from tdcd.data.table import holdout_mask
 from tdcd.federation import hub_of
-from tdcd.federation.missing_rows import Presence
+from tdcd.federation.missing_rows import Presence, trained_for
 from tdcd.runtime.certificates.agreement import Card
 from tdcd.runtime.job import IncompatibleParties, UnfitLabels
 from tdcd.runtime.messages.messages import Enrol, LabelledSamples, LabelTarget, Outputs
@@ -174,7 +174,7 @@ class SampleIndex:
 
     def absent(self, config: Config, silo: int, block: Block) -> tuple[Absent, NDArray[np.bool_]]:
         """What stands in for silos that lack samples of this one; and ``[total, S]``, for which of those which of its
-        samples need that.
+        samples need that. With silo dropout: which of those lack which of its samples.
         """
         if self.listed is None:
             return Absent(), np.zeros((len(self.ids), 0), bool)
@@ -183,7 +183,11 @@ class SampleIndex:
         marks = np.zeros((len(names), len(self.ids)), bool)
         marks[:, self.listed.numbers] = self.listed.stood_in_for(names, silo, labelled)
         lacks_rows = bool((self.owner < 0).any())
-        absent = Absent.of(names, marks[:, ~self.held_out], config.data.standin, block, lacks_rows=lacks_rows)
+        needed, drops_silos = marks[:, ~self.held_out], config.train.silo_dropout > 0
+        if drops_silos and not self.listed.is_complete:
+            needed = trained_for(marks, silo, labelled, drops_silos=True)
+            marks[:, self.listed.numbers] = self.listed.lacking(names, silo)
+        absent = Absent.of(names, needed, config.data.standin, block, lacks_rows=lacks_rows)
         return absent if absent else Absent(), marks[[names.index(name) for name in absent.silos]].T
 
     @property

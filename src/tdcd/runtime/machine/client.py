@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks.absent import Absent
+from tdcd.blocks.absent import Absent, Marks
 from tdcd.blocks.start import start_block
 from tdcd.config import ModelSection
 from tdcd.config.resolve import objective_of
@@ -87,10 +87,10 @@ class Client:
 
         Args:
             keys: for masks; of this process.
-            secret: what its encrypted sums are hidden with; the same after a restart.
+            secret: what its encrypted sums are hidden with, or its noise follows from; the same after a restart.
         """
         self.job, self.silo, self.name, self.data = job, silo, name, data
-        self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest)
+        self._session, self._masks = session, ClientMasks(job, silo, name, keys, data.digest, secret)
         self.hub = job.hubs[silo]
         self._is_summed = job.round.summed_blocks is not None
         """Whether its hub sees nothing of blocks, gradients and products but sums."""
@@ -231,14 +231,27 @@ class Client:
         try:
             preparation = Preparation.from_json(take_json(message.preparation, "preparation"))
             self._check_width(preparation)
-            absent = self._absent_in(message, preparation.absent)
+            lacking = self._absent_in(message, preparation.absent)
+            marks, absent = self._marks_of(preparation.absent, message.bias), lacking
+            if marks is not None and lacking is not None:
+                absent = marks.stood_in_for(lacking)
             features = self.data.prepared(preparation, message.bias, self.job.settings.dtype, absent)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RejectedMessage(f"'preparation' does not fit the rows: {error}") from None
-        return self._ready(message, features, preparation.absent)
+        return self._ready(message, features, preparation.absent, marks, lacking)
+
+    def _marks_of(self, absent: Absent, bias: bool) -> Marks | None:
+        """How marks are made anew in every round, if they are: with silo dropout, the hub sends who lacks which row."""
+        if not (absent.silos and self.job.variant.dropout.rate):
+            return None
+        labelled = [silo for silo in range(len(self.job.hubs)) if self.job.has_labels(silo)]
+        return Marks.of(self.job.config.silo_names, self.silo, absent, labelled, int(bias))
 
     def _absent_in(self, message: Prepare, absent: Absent) -> NDArray[np.bool_] | None:
-        """For which silos each row needs a stand-in; refuses stand-ins that the file does not ask for."""
+        """For which silos each row needs a stand-in; with silo dropout, which silos lack it.
+
+        Stand-ins that the file does not ask for are refused.
+        """
         names, own = self.job.config.silo_names, self.job.config.silos[self.silo].name
         if absent and not self.job.may_lack_samples:
             raise ValueError("data.samples = 'common' has no stand-ins")
@@ -270,7 +283,14 @@ class Client:
             if len(part.names(name)) > most:
                 raise ValueError(f"column '{name}' would be more than {most} features")
 
-    def _ready(self, message: Message, features: NDArray[Any], absent: Absent = NONE_ABSENT) -> list[Message]:
+    def _ready(
+        self,
+        message: Message,
+        features: NDArray[Any],
+        absent: Absent = NONE_ABSENT,
+        marks: Marks | None = None,
+        lacking: NDArray[np.bool_] | None = None,
+    ) -> list[Message]:
         welcome = self._welcome
         assert welcome is not None
         if beyond := block_beyond(self.job, self.silo, features.shape[1:], welcome.num_outputs, absent):
@@ -295,6 +315,8 @@ class Client:
             welcome.num_outputs,
             None if welcome.weights is None else take(welcome.weights, "weights", np.float64, [len(train)])[chosen],
             welcome.num_rows,
+            marks,
+            None if lacking is None else lacking[chosen],
         )
         self._test = features[test >= 0] if (test >= 0).any() else None
         shape, name = features.shape[1:], self.job.config.silos[self.silo].name
@@ -304,14 +326,14 @@ class Client:
         self._first_memory = self.job.variant.first_memory(template)
         leaves = named_leaves(self._first_memory)
         self._memory_layout = {f"{MEMORY}{name}": (settings.dtype, leaf.shape) for name, leaf in leaves.items()}
-        return self._answer(message, Ready, feature_shape=shape, products=self._products(features[chosen]))
+        return self._answer(message, Ready, feature_shape=shape, products=self._products())
 
-    def _products(self, features: NDArray[Any]) -> Array | None:
+    def _products(self) -> Array | None:
         """The products of the training rows' features, where the hub's steps need them."""
         if self.job.round.flow("products", "client_to_hub") is None:
             return None
         assert self._compute is not None
-        own = products(features).astype(self.job.settings.dtype)
+        own = products(self._compute.spread_features()).astype(self.job.settings.dtype)
         return Array.of(self._masks.products(self._compute, own) if self._is_summed else own)
 
     def _on_block(self, message: Part) -> list[Message]:
@@ -402,7 +424,7 @@ class Client:
         if not are_finite([*leaves_of(block), *leaves.values()]):
             return self._answer(message, Diverged)
         if self._is_summed:
-            arrays, reason = self._masks.protected(self._compute, block, message)
+            arrays, reason = self._masks.protected(self._compute, block, self._block, message)
             if reason:
                 return self._answer(message, Diverged, reason=reason)
         else:

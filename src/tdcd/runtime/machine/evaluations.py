@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate
+from tdcd.core.codecs.block_noise import epsilon_of_blocks
 from tdcd.core.codecs.codec import epsilon_until
 from tdcd.core.family.scaled import Window
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
@@ -301,14 +302,16 @@ class Records:
             loss, reached = self.compute.figures(total, what == "test", scores.penalty, others)
             counts = {"silos": [*silos], "trained": len(trained.get(silos, ())), "samples": int((~others).sum())}
             figures.append({**counts, "loss": loss, "metrics": reached})
-        empty: dict[str, Any] = {"mean_phi": {}, "stand_in": {}, "subsets": []}
-        content = {"silos": [*names], "silo_dropout": 0.0, "samples": what, **empty, "patterns": figures}
+        rate, each = self.job.variant.dropout.rate, zip(names, scores.arrays, strict=True)
+        left = {name: part["intercept"].tolist() for name, part in each if "intercept" in part}
+        empty: dict[str, Any] = {"mean_phi": {}, "stand_in": left, "subsets": []}
+        content = {"silos": [*names], "silo_dropout": rate, "samples": what, **empty, "patterns": figures}
         train, absent = self._by_silo("train", round_index, scores.arrays), absent_in(scores.arrays, "train_absent")
         if absent is not None:
             trained = {silos: rows[~absent[rows]] for silos, rows in trained.items()}
         labelled = [silo for silo in range(len(names)) if self.job.has_labels(silo)]
         of_absent = {
-            "trained_without": trained_without(present[:, ~held_out], names, labelled),
+            "trained_without": trained_without(present[:, ~held_out], names, labelled, drops_silos=rate > 0),
             "means": means_by_pattern(train, trained, self.job.combine),
         }
         return content | of_absent
@@ -377,6 +380,9 @@ class Records:
                 self.job.timing,
                 self.job.config.evaluate.every,
                 self.job.config.train.rounds,
+            ),
+            block_epsilon=epsilon_of_blocks(
+                self.job.variant.block_exchange, round_index, self.job.timing, self.job.config.train.rounds
             ),
         )
 

@@ -105,10 +105,16 @@ BLOCKS = "blocks"
 class ClientMasks:
     """One client's masks, in every group that it is asked to be in."""
 
-    def __init__(self, job: Job, silo: int, name: str, keys: Keys | None, rows: str = "") -> None:
+    def __init__(
+        self, job: Job, silo: int, name: str, keys: Keys | None, rows: str = "", noise_secret: bytes = b""
+    ) -> None:
         """Take the client's keys, by default made of what all parties know, which hides nothing; and a digest of its
         rows: with other rows it has another key.
+
+        Args:
+            noise_secret: of its noise, if it adds any; without one the simulation's, which hides nothing either.
         """
+        self._noise_secret = noise_secret
         self._name, self._clients = name, job.clients(silo)
         self._are_used, self._may_leave_out = job.config.exchange.protect_blocks, job.has_grace
         self._pair = (keys or Keys.of_secret(name, bytes.fromhex(job.digest))).pair(BLOCKS, kept_with=rows)
@@ -153,7 +159,7 @@ class ClientMasks:
         """Whether a question asks for the block of a round once more, for the sum of another group."""
         return self._last[0] == round_index and self._last[1] != group
 
-    def protected(self, compute: ClientCompute, block: Tree, question: Part) -> tuple[Arrays, str]:
+    def protected(self, compute: ClientCompute, block: Tree, before: Tree, question: Part) -> tuple[Arrays, str]:
         """A block after its local steps as it is added up with those of the question's group; or why it cannot be."""
         assert self._exchange is not None
         group = question.group
@@ -164,9 +170,18 @@ class ClientMasks:
         if largest > self._exchange.largest:
             return {}, beyond(f"{self._name}: its block", largest, self._exchange.largest)
         share = np.asarray(compute.num_rows / group.rows, self._dtype)
-        parts = named_leaves(self._exchange.part(block, share))
+        parts = compute.links.contribution(
+            question.round, compute.client, block, before, share, len(group.clients), self._noise_key()
+        )
         self._last = question.round, group
         return self._masked(parts, question.round, group), ""
+
+    def _noise_key(self) -> NDArray[np.uint32] | None:
+        """The secret of its noise in this run: the same after a restart, another one in every run."""
+        if not self._noise_secret:
+            return None
+        drawn = hashlib.blake2b(self._run.encode(), digest_size=16, key=self._noise_secret, person=b"tdcd block noise")
+        return np.frombuffer(drawn.digest(), "<u4")
 
     def gradient(self, compute: ClientCompute, gradient: Tree, question: Part) -> Arrays | None:
         """A gradient as it is added up with those of the question's group; None if it is beyond the range."""
@@ -182,13 +197,13 @@ class ClientMasks:
     def products(self, compute: ClientCompute, products: NDArray[Any]) -> NDArray[Any]:
         """The products of the client's features as they are added up with those of all clients of the silo."""
         assert self._exchange is not None
-        everyone = Group(clients=tuple(range(len(self._clients))), rows=compute.num_samples)
-        if self._are_used and (len(self._clients) < FEWEST_LEFT or compute.num_rows == compute.num_samples):
+        everyone = Group(clients=tuple(range(len(self._clients))), rows=compute.silo_rows)
+        if self._are_used and (len(self._clients) < FEWEST_LEFT or compute.num_rows == compute.silo_rows):
             raise RejectedMessage("no other client has rows: the sum would be of this client's products")
         largest = float(np.max(np.abs(products), initial=0))
         if largest > self._exchange.largest:
             raise RejectedMessage(beyond(f"{self._name}: a product of its features", largest, self._exchange.largest))
-        share = np.asarray(compute.num_rows / compute.num_samples, self._dtype)
+        share = np.asarray(compute.num_rows / compute.silo_rows, self._dtype)
         # Before round 0: blocks of no round have these masks.
         return self._masked({"products": self._exchange.part(products, share)}, -1, everyone)["products"]
 

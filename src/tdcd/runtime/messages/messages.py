@@ -364,6 +364,11 @@ class AlignRows(Message, frozen=True, kw_only=True, tag="align_rows"):
     step: str
     rows: Array
 
+    @property
+    def topic(self) -> str:
+        """See :class:`~tdcd.runtime.messages.structure.Message`."""
+        return f"{self.kind} {self.step}"
+
 
 class AlignCommon(Message, frozen=True, kw_only=True, tag="align_common"):
     """Which of a client's ids every silo has."""
@@ -412,6 +417,11 @@ class PredictModel(Message, frozen=True, kw_only=True, tag="predict_model"):
     stand-ins for each row needs them."""
     config: dict[str, SettingValue]
 
+    @property
+    def topic(self) -> str:
+        """See :class:`~tdcd.runtime.messages.structure.Message`."""
+        return self.kind if self.absent is None else f"{self.kind} absent"
+
 
 class PredictRows(Message, frozen=True, kw_only=True, tag="predict_rows"):
     """The ids of a client's new rows, and their phi; ``run`` is a digest of the question."""
@@ -421,6 +431,11 @@ class PredictRows(Message, frozen=True, kw_only=True, tag="predict_rows"):
     stands_in: bool = False
     """Whether stand-ins are in it, after a message with ``absent``."""
     config: dict[str, SettingValue]
+
+    @property
+    def topic(self) -> str:
+        """See :class:`~tdcd.runtime.messages.structure.Message`."""
+        return f"{self.kind} stands_in" if self.stands_in else self.kind
 
 
 # A hub to itself, in files.

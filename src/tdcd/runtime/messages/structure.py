@@ -119,6 +119,11 @@ class Message(
         return str(self.__struct_config__.tag)
 
     @property
+    def topic(self) -> str:
+        """What it is about: of several messages of a dialogue about the same, the receiver needs the last."""
+        return self.kind
+
+    @property
     def payload_bytes(self) -> int:
         """The bytes of the arrays: what the ledger counts."""
         return sum(map(_bytes_of, self.all_arrays))

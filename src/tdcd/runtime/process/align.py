@@ -71,7 +71,8 @@ class AlignHub:
         self._secret, self._progress = secret, progress
         self._ids: dict[str, Sequence[str]] = dict(ids or {})
         self._alignment: Alignment | None = None
-        self._early: list[AlignRows] = []
+        self._early: dict[tuple[str, str], AlignRows] = {}
+        """By hub and step: what came before the ids of this hub's clients."""
         self._met: set[str] = set()
         self._points: dict[tuple[str, str], NDArray[np.uint8]] = {}
         """By sender and receiver: the ids that the one has sent the other, blinded."""
@@ -102,8 +103,14 @@ class AlignHub:
         if message.sender in self.clients and isinstance(message, AlignIds):
             compare_settings(message.sender, message.config, self.name, self.job)
             self._compare_answers(message)
-            self._ids[message.sender] = message.ids
-            return self._begin()
+            if self._alignment is None:
+                self._ids[message.sender] = message.ids
+                return self._begin()
+            if self._ids[message.sender] != message.ids:
+                raise IncompatibleParties(
+                    f"{message.sender} came back with other ids than before: start the alignment again at all parties"
+                )
+            return []
         if message.sender not in self.peers:
             raise RejectedMessage(f"'{message.kind}' was not requested")
         if not isinstance(message, AlignHello | AlignRows):
@@ -113,14 +120,14 @@ class AlignHub:
             compare_settings(message.sender, message.config, self.name, self.job)
             self._compare_answers(message)
             return []
-        if self._alignment is None:
-            self._early.append(message)
-            return []
         rows = take(message.rows, "rows", np.uint8, [None, None])
+        if message.step not in {"announced", "blinded"} and message.run != self._comparison_with(message.sender):
+            raise RejectedMessage("it is about ids that were compared before one of the hubs came back")
+        if self._alignment is None:
+            self._early[message.sender, message.step] = message
+            return []
         if message.step == "blinded":
             self._points[message.sender, self.name] = rows
-        elif message.step != "announced" and message.run != self._comparison_with(message.sender):
-            raise RejectedMessage("it is about ids that were compared before one of the hubs came back")
         return self._to_messages(self._alignment.receive(self.job.hubs.index(message.sender), message.step, rows))
 
     def _compare_answers(self, message: AlignHello | AlignIds) -> None:
@@ -158,15 +165,17 @@ class AlignHub:
             progress=self._progress,
         )
         out = self._to_messages(self._alignment.start())
-        early, self._early = self._early, []
+        early = [*self._early.values()]
+        self._early.clear()
         for message in early:
             out += self.receive(message)
         return out
 
-    def _comparison_with(self, peer: str) -> str:
-        """Its name; of points that are not here yet, a name that no answer has."""
+    def _comparison_with(self, peer: str) -> str | None:
+        """Its name; None as long as points are not here, which no answer is about."""
         points = [self._points.get(link) for link in ((self.name, peer), (peer, self.name))]
-        return comparison_of(*(rows for rows in points if rows is not None))
+        known = [rows for rows in points if rows is not None]
+        return comparison_of(*known) if len(known) == len(points) else None
 
     def _to_messages(self, outgoing: Sequence[Outgoing]) -> list[Message]:
         out: list[Message] = []
@@ -174,8 +183,8 @@ class AlignHub:
             peer, step, rows = self.job.hubs[message.receiver], message.step, message.payload
             if step == "blinded":
                 self._points[self.name, peer] = rows
-            run = self._comparison_with(peer) if step in {"returned", "numbered"} else ""
-            out.append(AlignRows(self.name, peer, run=run, step=step, rows=Array.of(rows)))
+            run = self._comparison_with(peer) if step in {"returned", "numbered"} else None
+            out.append(AlignRows(self.name, peer, run=run or "", step=step, rows=Array.of(rows)))
         if self.done and not self.counts:
             assert self._alignment is not None
             self.counts = {self.job.hubs[silo]: count for silo, count in self._alignment.counts.items()}

@@ -74,6 +74,8 @@ class PartySection(BaseModel):
     """A hub's file of what its runs have spent of its rows and labels; none by default."""
     most_epsilon: Annotated[float, Field(gt=0)] | None = None
     """With ``account``: the largest epsilon of a row's phi over all runs; a run beyond it is not begun."""
+    most_block_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """The same of a client's changes of blocks."""
     most_label_epsilon: Annotated[float, Field(gt=0)] | None = None
     """The same of a label."""
     most_runs: Annotated[int, Field(ge=0)] | None = None
@@ -137,14 +139,14 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
     # A block that cannot be loaded is reported before other parties wait for this one.
     job.block(index)
     _require_encryption(job)
-    account = _account_of(own)
+    account = account_of(own)
     folder = HubFolder(Path(own.out or f"runs/hub-{silo}"), job, index)
     for complaint in folder.complaints:
         event("checkpoint refused", why=complaint)
     if folder.is_over:
         return RunOutcome(folder.about["status"], f"{folder.path} holds the whole run already")
     if account is not None and folder.about["status"] is None:
-        account.begin(job, index, folder.nonce, Limits(own.most_epsilon, own.most_label_epsilon, own.most_runs))
+        account.begin(job, index, folder.nonce, _limits_of(own))
         folder.note_end = partial(account.end, job, index, folder.nonce)
     if folder.restored is not None:
         event("restored", round=folder.restored.round)
@@ -179,9 +181,28 @@ def run_hub(job: Job, silo: str, own: PartySection, should_stop: Callable[[], bo
             return driver.run(should_stop)
 
 
-def _account_of(own: PartySection) -> Account | None:
+def account_for_predictions(own: PartySection) -> Account | None:
+    """The hub's account, if it keeps one, for phi of new rows, which has no noise and so no epsilon.
+
+    Raises:
+        ConfigError: there is a limit to epsilon.
+    """
+    account = account_of(own)
+    if own.most_epsilon is not None:
+        raise ConfigError(
+            [f"most_epsilon = {own.most_epsilon:g}: predictions send phi of new rows as it is, which has no epsilon"]
+        )
+    return account
+
+
+def _limits_of(own: PartySection) -> Limits:
+    return Limits(own.most_epsilon, own.most_label_epsilon, own.most_runs, own.most_block_epsilon)
+
+
+def account_of(own: PartySection) -> Account | None:
     """The file of what was spent, if the hub keeps one."""
-    limits = {name: getattr(own, name) for name in ("most_epsilon", "most_label_epsilon", "most_runs")}
+    names = ("most_epsilon", "most_block_epsilon", "most_label_epsilon", "most_runs")
+    limits = {name: getattr(own, name) for name in names}
     given = [f"{name} = {value}" for name, value in limits.items() if value is not None]
     if own.account is None and given:
         raise ConfigError([f"{given[0]}: goes with account, the file of what was spent; name one"])
@@ -286,10 +307,10 @@ def keys_of(job: Job, party: str, own: PartySection, secret: bytes) -> Keys:
 
 
 def _answer_key_file(job: Job, party: str, own: PartySection) -> Path | None:
-    """Where a client keeps what hides its answers, for as long as the run; None where nothing is encrypted, or on one
-    machine without certificates, where all parties could read it.
+    """Where a client keeps what hides its answers, for as long as the run; None where nothing is encrypted and no
+    client adds noise, or on one machine without certificates, where all parties could read it.
     """
-    if job.round.encrypted is None or own.insecure:
+    if (job.round.encrypted is None and job.variant.noisy_blocks is None) or own.insecure:
         return None
     return Path(own.out or own.certs) / f"{party}.{job.digest[:16]}.key"
 

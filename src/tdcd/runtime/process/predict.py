@@ -37,7 +37,7 @@ from tdcd.runtime.messages.structure import Array, Message, named
 from tdcd.runtime.messages.validation import take, take_all, take_json, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage, encode
 from tdcd.runtime.process.dialogue import Waiting, converse
-from tdcd.runtime.process.party import PartySection, keys_of, open_transport
+from tdcd.runtime.process.party import PartySection, account_for_predictions, keys_of, open_transport
 from tdcd.tables.client_table import find_silo
 from tdcd.tables.errors import caution
 from tdcd.tables.preparation import Preparation
@@ -70,6 +70,10 @@ NO_NOISE = (
 )
 
 
+Spend = Callable[[str, int], None]
+"""Counts that a hub is about to be sent phi of so many rows."""
+
+
 class ComparedIds:
     """What a hub and one of its peers know of each other's samples: every set blinded by both."""
 
@@ -94,6 +98,12 @@ def refuse_noise(job: Job) -> None:
         raise ConfigError([NO_NOISE.format(where)])
 
 
+def receivers_of(job: Job, to: Collection[str] = ()) -> tuple[str, ...]:
+    """The hubs that get the others' scores: of those ``to`` which they go, by default all, the ones with labels."""
+    with_labels = [hub for index, hub in enumerate(job.hubs) if job.has_labels(index)]
+    return tuple(hub for hub in with_labels if hub in (to or with_labels))
+
+
 class PredictHub:
     """A hub's side: find out with each peer which samples both have, and send it the scores of those.
 
@@ -110,17 +120,18 @@ class PredictHub:
         progress: Callable[[float], None] = lambda done: None,
         stand_ins: StandInScores | None = None,
         to: Collection[str] = (),
+        spend: Spend = lambda hub, rows: None,
     ) -> None:
         """Take this silo's scores, and which run and round its block is of; some hubs may be missing.
 
         Args:
             stand_ins: of a model that was trained on samples that some silos lack.
             to: the hubs that get the others' scores, the same for all hubs; by default those of silos with labels.
+            spend: called before anything of this silo's is sent.
         """
         refuse_noise(job)
         self.job, self.name = job, job.hubs[silo]
-        with_labels = [hub for index, hub in enumerate(job.hubs) if job.has_labels(index)]
-        self.receivers = tuple(hub for hub in with_labels if hub in (to or with_labels))
+        self.receivers = receivers_of(job, to)
         """The hubs that get the others' scores."""
         peers = [peer for peer in job.peers(silo) if peer not in without]
         self.partners = tuple(peer for peer in peers if {self.name, peer} & {*self.receivers})
@@ -129,7 +140,7 @@ class PredictHub:
         self.own = own
         self.parts: dict[str, SiloScores] = {}
         """What the peers sent, by hub, for those of this silo's ids that they have."""
-        self._model, self._progress, self._stand_ins = model, progress, stand_ins
+        self._model, self._progress, self._stand_ins, self._spend = model, progress, stand_ins, spend
         self._blinded = BlindedIds(list(own.ids), advance=self._advance)
         row_of = {sample: row for row, sample in enumerate(own.ids)}
         self._rows = np.array([row_of[sample] for sample in self._blinded.ids], np.int64)
@@ -242,6 +253,7 @@ class PredictHub:
         places = np.array([place for _, place in pairs], np.int64)
         phi = self.own.phi[self._rows[[own for own, _ in pairs]]]
         name = self._compared[peer].name
+        self._spend(peer, len(places))
         return [PredictScores(self.name, peer, run=name, places=Array.of(places), phi=Array.of(phi))]
 
     def _on_scores(self, message: PredictScores) -> list[Message]:
@@ -285,9 +297,10 @@ class MaskedPredictHub(PredictHub):
         keys: Keys,
         progress: Callable[[float], None] = lambda done: None,
         to: Collection[str] = (),
+        spend: Spend = lambda hub, rows: None,
     ) -> None:
         """Take the hub's keys too."""
-        super().__init__(job, silo, own, model, progress=progress, to=to)
+        super().__init__(job, silo, own, model, progress=progress, to=to, spend=spend)
         self.partners = job.peers(silo)
         self._pair = keys.pair(PREDICTION, kept_with=secrets.token_hex(16))
         self._hellos: dict[str, PredictHello] = {}
@@ -331,11 +344,10 @@ class MaskedPredictHub(PredictHub):
             return []
         phi = Array.of(sums.part("prediction", 0, self.own.phi[self._common]))
         places = Array.of(np.arange(len(self._common), dtype=np.int64))
-        return [
-            PredictScores(self.name, hub, run=self._session, places=places, phi=phi)
-            for hub in self.partners
-            if hub in self.receivers
-        ]
+        sent_to = [hub for hub in self.partners if hub in self.receivers]
+        for hub in sent_to:
+            self._spend(hub, len(self._common))
+        return [PredictScores(self.name, hub, run=self._session, places=places, phi=phi) for hub in sent_to]
 
     def _agree(self) -> Sums:
         """The masks that all hubs' keys give; the hub with the labels only adds up."""
@@ -589,7 +601,7 @@ class ScoringClient:
             width = len(preparation.columns)
             if prod(message.feature_shape) not in (width, width + 1):
                 raise ValueError(f"there are {width} features, and samples of shape {message.feature_shape}")
-            columns = Columns.of(job.config, section).only([*preparation.parts], preparation.categorical)
+            columns = Columns.of(job.config, section).new_rows([*preparation.parts], preparation.categorical)
             block = preparation.absent.block(without_head(job.block(self._silo)))
             shape = message.feature_shape
             start = start_block(block, job.settings, self._silo, shape, message.outputs, combine=job.combine)
@@ -658,13 +670,18 @@ def predict_with_peers(
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
     model = _model_in(run, job, index, allow_code=allow_code)
     trained = model_of(run)
+    account = account_for_predictions(own) if {*receivers_of(job, to)} - {job.hubs[index]} else None
+
+    def spend(hub: str, rows: int) -> None:
+        if account is not None:
+            account.predicted(job, trained.run, hub.removeprefix("hub."), rows)
 
     def hub_of_rows(scores: SiloScores, stand_ins: StandInScores | None) -> PredictHub:
         if is_masked:
             keys = keys_of(job, job.hubs[index], own, secrets.token_bytes(KEY_BYTES))
-            return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress, to)
+            return MaskedPredictHub(job, index, scores, trained, keys, waiting.progress, to, spend)
         gone = [hub_of(missing) for missing in without]
-        return PredictHub(job, index, scores, trained, gone, waiting.progress, stand_ins, to)
+        return PredictHub(job, index, scores, trained, gone, waiting.progress, stand_ins, to, spend)
 
     party: PredictHub | ScoringHub
     if data is None:

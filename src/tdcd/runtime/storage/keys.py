@@ -30,13 +30,13 @@ def noise_key(folder: Path) -> bytes:
 
 
 def answer_key(path: Path) -> bytes:
-    """What a client's answers of one run are hidden with, where slopes are encrypted."""
+    """What a client's answers of one run are hidden with: where slopes are encrypted, or its blocks have noise."""
     try:
         return _run_key(path, KEY_BYTES, "Remove it: a new one hides what is sent from now on")
     except OSError as error:
         raise ValueError(
-            f"{path} cannot be made ({error.strerror}): encrypted slopes need a secret that the client keeps while a "
-            "run lasts; give it --out, a folder of its own that stays when it is started again"
+            f"{path} cannot be made ({error.strerror}): encrypted slopes, and noise on blocks, need a secret that the "
+            "client keeps while a run lasts; give it --out, a folder of its own that stays when it is started again"
         ) from None
 
 

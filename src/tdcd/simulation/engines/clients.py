@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from tdcd.blocks.absent import Marks, ones_left
 from tdcd.blocks.activations import activation_size_per_row, phi_in_portions
 from tdcd.blocks.base import Block, SkipsPadding, phi_of_first, phi_of_members, step_phi
 from tdcd.core import algorithm, presence
@@ -41,6 +42,7 @@ from tdcd.core.round import Round
 from tdcd.core.schedule import step_keys
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import row_bytes
+from tdcd.federation.missing_rows import presence_of
 from tdcd.federation.placement import Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.devices import WHOLE, Devices, spec
@@ -58,6 +60,8 @@ class ClientsData(NamedTuple):
     labels: Any
     weights: Any = None
     """``[M]``: what each sample weighs, if not all weigh the same."""
+    present: Any = None
+    """``[M, N]``: which silos have each sample, if some lack some and silos are dropped."""
 
 
 class ClientsCall(NamedTuple):
@@ -130,6 +134,10 @@ class ClientsProgram:
     """Local steps that are compiled one after another into the loop's body, which is faster if they are tiny."""
     num_rows: tuple[int, ...]
     """Per silo, M_j: M, or fewer where it lacks samples."""
+    ones: tuple[int | None, ...]
+    """Per silo, where the column of ones is that stays when it is dropped; see :func:`tdcd.blocks.absent.ones_left`."""
+    marks: tuple[Marks | None, ...]
+    """Per silo, how its marks are made in a round; None if its features have them for every round."""
     runs: int
     devices: Devices
 
@@ -139,7 +147,7 @@ class ClientsProgram:
         placement = Placement(positions=spec(1), counts=spec(1), rows=rows, slots=WHOLE)
         per_client = spec(0) if self.variant.all_answer else spec(1)
         own = ClientsCall(WHOLE, [placement] * len(self.blocks), spec(0), spec(0), per_client, *[WHOLE] * 6)
-        return ClientsData(self.devices.tables, WHOLE, WHOLE), own
+        return ClientsData(self.devices.tables, WHOLE, WHOLE, WHOLE), own
 
     def lay_out(self, shared: ClientsData, own: ClientsCall) -> ClientsCall:
         """Nothing to do in advance."""
@@ -214,7 +222,10 @@ class ClientsProgram:
 
     def _phi(self, silo: int, block: Tree, shared: ClientsData, own: ClientsCall) -> Array:
         """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
-        slots, features = own.placements[silo].slots, self._rows(silo, shared, own)
+        placement, features = own.placements[silo], self._rows(silo, shared, own)
+        slots = placement.slots
+        if self.marks[silo] is not None:
+            features = self._marked(silo, features, placement.rows, _places_of(placement.rows, own.ids), shared, own)
         if self.devices.hosts is not None:
             features = features.swapaxes(0, 1).reshape(len(own.ids), -1, *features.shape[3:])
         sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
@@ -225,6 +236,23 @@ class ClientsProgram:
         rows: Array = own.placements[silo].rows
         return (rows if shared.features is None else shared.features[silo][rows]).astype(own.held[0].dtype)
 
+    def _marked(
+        self, silo: int, features: Array, rows: Array, places: Array, shared: ClientsData, own: ClientsCall
+    ) -> Array:
+        """The features of these samples, which are at these of the round's places, with the marks of the round.
+
+        A silo that lacks a sample and one that is dropped from it are the same.
+        """
+        marks = self.marks[silo]
+        if marks is None:
+            return features
+        here = []
+        for other in marks.silos:
+            sending = Sending(own.seed, own.rounds, other, own.ids.shape, places=places)
+            here.append(shared.present[rows, other] & self.variant.dropout.kept_rows(sending))
+        marked: Array = marks.of_round(features, ~jnp.stack(here, axis=-1))
+        return marked
+
     def _hub_phi(self, silo: int, state: State, shared: ClientsData, own: ClientsCall) -> Array:
         """The phi that the silo's hub sends: line 11."""
         variant, block = self.variant, state.blocks[silo]
@@ -233,11 +261,13 @@ class ClientsProgram:
             block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
         phi, alone = self._phi(silo, block, shared, own), self._alone(silo, block, shared, own)
         kept = variant.dropout.kept_rows(Sending(own.seed, own.rounds, silo, phi.shape))
+        if self.marks[silo] is not None:
+            kept = kept & shared.present[own.ids, silo]
         return self._from_clients(silo, presence.counted(phi, kept, alone), own)
 
     def _alone(self, silo: int, block: Tree, shared: ClientsData, own: ClientsCall) -> Any:
         table = own.placements[silo].rows if shared.features is None else shared.features[silo]
-        return self.variant.dropout.alone(silo, block, self.blocks[silo].phi, table.shape[-1])
+        return self.variant.dropout.alone(silo, block, self.blocks[silo].phi, table.shape[-1], self.ones[silo])
 
     def _from_clients(self, silo: int, phi: Array, own: ClientsCall) -> Array:
         """The silo's phi as its hub gets it from the clients."""
@@ -325,16 +355,17 @@ class ClientsProgram:
         rows = jax.vmap(lambda positions: jnp.take_along_axis(own.ids, positions, axis=1))(placement.positions)
         objective = TracedObjective.of(self.objective, own.l2)
         by_host, dtype = self.devices.hosts is not None, own.held[0].dtype
+        places = self._places(placement.positions, own.ids.shape[1])
+        features = self._rows(silo, shared, own) if by_host else shared.features[silo][rows].astype(dtype)
         minibatches = Minibatch(
-            self._rows(silo, shared, own) if by_host else shared.features[silo][rows].astype(dtype),
+            self._marked(silo, features, rows, places, shared, own),
             self._known(silo, block, shared, own, rows, exchanged, objective),
             self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
             self._keys(silo, own),
         )
-        places = self._places(placement.positions, own.ids.shape[1])
         sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
         alone = self._alone(silo, block, shared, own)
-        counted = presence.counted_rows(self.variant.dropout, minibatches, sending, alone)
+        counted = presence.counted_rows(self.variant.dropout, minibatches, sending, alone, self.ones[silo])
         return (counted, placement.counts) if self._counts_rows(silo) else counted
 
     def _keys(self, silo: int, own: ClientsCall) -> Array | None:
@@ -352,7 +383,9 @@ class ClientsProgram:
         """
         exchange, shares = self.round.summed_blocks, own.shares[silo]
         if exchange is not None:
-            return add_parts(exchange, stepped, shares), self.devices.gather(magnitudes_of(stepped), axis=0)
+            sendings = Sending(own.seed, own.rounds, silo, stream=BLOCKS + own.numbers[silo])
+            total = add_parts(exchange, stepped, state.blocks[silo], shares, sendings)
+            return total, self.devices.gather(magnitudes_of(stepped), axis=0)
         return algorithm.average(self._received(silo, stepped, state.blocks[silo], own), shares), ()
 
     def _received(self, silo: int, blocks: Tree, before: Tree, own: ClientsCall) -> Tree:
@@ -430,6 +463,14 @@ class ClientsProgram:
         return shortened
 
 
+def _places_of(rows: Array, ids: Array) -> Array:
+    """At which of the round's E * B places these samples ``[E, n]`` of the minibatches ``[E, B]`` are."""
+    order = jnp.argsort(ids, axis=1)
+    found = jax.vmap(jnp.searchsorted)(jnp.take_along_axis(ids, order, axis=1), rows)
+    places = jnp.take_along_axis(order, jnp.minimum(found, ids.shape[1] - 1), axis=1)
+    return places + ids.shape[1] * jnp.arange(len(ids))[:, None]
+
+
 def _remember(block: Tree, past: Any) -> Any:
     """The hub's earlier blocks after one more round."""
     if not jax.tree.leaves(past):
@@ -490,6 +531,11 @@ class ClientsEngine:
         self._shares = self._for_all(problem.shares, 0)
         self._labels = None if problem.on_device is None else devices.hold(problem.labels)
         self._row_weights = None if problem.weights is None else devices.hold(problem.weights)
+        self._present: Any = None
+        if problem.variant.dropout.rate and not problem.federation.is_complete:
+            self._present = np.ascontiguousarray(presence_of(problem.federation).T)
+            if self._labels is not None:
+                self._present = devices.hold(self._present)
         self._buffers = StagingBuffers()
         self.choose_for(jax.default_backend() == "cpu")
 
@@ -559,6 +605,14 @@ class ClientsEngine:
             together=not cpu,
             unroll=min(5, settings.local_steps) if numbers < TINY and not is_batch else 1,
             num_rows=tuple(silo.num_rows for silo in problem.federation.silos),
+            ones=tuple(
+                ones_left(block, silo.num_rows, problem.federation.num_samples)
+                for block, silo in zip(problem.blocks, problem.federation.silos, strict=True)
+            ),
+            marks=tuple(
+                silo.marks if silo.marks and silo.marks.silos and problem.variant.dropout.rate else None
+                for silo in problem.federation.silos
+            ),
             runs=len(problem.runs),
             devices=problem.devices,
         )
@@ -572,7 +626,7 @@ class ClientsEngine:
         num_rounds = len(placed[0][0].rows)
         ids = ids[:, :num_rounds]
         own = self._absent(first_round, ids)
-        tables, labels, weights = problem.on_device, self._labels, self._row_weights
+        tables, labels, weights, present = problem.on_device, self._labels, self._row_weights, self._present
         by_host = devices.hosts is not None
         if by_host:
             rows = self._rows_by_client(placed[0], ids[0])
@@ -586,6 +640,9 @@ class ClientsEngine:
             labels = devices.put(self._buffers.take("labels", problem.labels, ids, rounds).ravel())
             if problem.weights is not None:
                 weights = devices.put(self._buffers.take("weights", problem.weights, ids, rounds).ravel())
+            if present is not None:
+                taken = self._buffers.take("present", present, ids, rounds)
+                present = devices.put(taken.reshape(-1, taken.shape[-1]))
             ids = _renumbered(ids, rounds)
             if not by_host:
                 placed = [
@@ -605,7 +662,7 @@ class ClientsEngine:
             step_size=step_size,
             l2=l2,
         )
-        return Call(num_rounds, (ClientsData(tables, labels, weights), own, num_rounds), sent)
+        return Call(num_rounds, (ClientsData(tables, labels, weights, present), own, num_rounds), sent)
 
     def _absent(self, first_round: int, ids: NDArray[np.int32]) -> ClientsCall:
         """Who answers in these rounds, in terms of shares and samples; only those parts are filled in."""
