@@ -183,6 +183,8 @@ class HubCompute:
         """How many distinct rows its clients have, where rows belong to many samples."""
         self._row_of = np.zeros(0, np.int64)
         self._adds_up = is_of_rows(self.round.flow("received", "hub_to_client", self.silo))
+        self.of_samples: list[list[Any]] = [[slice(None)] * 2] * self.num_clients
+        """By client: which of the rows that it sends each training sample has, and each held-out one."""
         self._whole = [0] * self.num_clients
         """By client: how many rows it sends phi of in every round; 0 if that is of the round's samples."""
         self._num_sent = [[int((numbers >= 0).sum()) for numbers in places] for places in self._places]
@@ -197,13 +199,10 @@ class HubCompute:
         for place, (train, _) in zip(self.train_places, self._shared, strict=True):
             self._row_of[place] = train.index
         self._num_sent = [[len(train), len(test)] for train, test in self._shared]
+        self.of_samples = [[train.index, test.index] for train, test in self._shared]
         if is_of_rows(self.round.flow("phi", "client_to_hub", self.silo)):
             each = [(train, held) for (train, _), held in zip(self._num_sent, self._held.tolist(), strict=True)]
             self._whole = [own if is_sent_whole(own, held, total, drawn) else 0 for own, held in each]
-
-    def of_samples(self, client: int, values: NDArray[Any], *, held_out: bool = False) -> NDArray[Any]:
-        """``[n, ...]``: what a client sent of its training rows, or of its held-out ones, for each of its samples."""
-        return values[self._shared[client][held_out].index] if self._shared else values
 
     def by_rows(self, client: int, values: NDArray[Any]) -> NDArray[Any]:
         """What is for each of a client's training samples, ``[n, C]``, summed by its rows."""
@@ -555,7 +554,7 @@ class HubCompute:
             scores = np.zeros((total, self.phi_width), self.settings.dtype)
             for client, (answer, place) in enumerate(zip(answers, places, strict=True)):
                 own = self._rows(answer, name, self._num_sent[client][held_out])
-                scores[place] = self.of_samples(client, own, held_out=held_out)
+                scores[place] = own[self.of_samples[client][held_out]]
             part[name] = self.links.scores_part(name, round_index, scores)
             masks[f"{name}_absent"] = mask_of(total, [answer is None for answer in answers], places)
         part |= {name: mask for name, mask in masks.items() if mask.any()}

@@ -72,7 +72,7 @@ class LineProof:
         scores = np.zeros((compute.sample_index.num_samples, len(self._blocks) * compute.phi_width))
         for client, (answer, place) in enumerate(zip(answers, compute.train_places, strict=True)):
             if answer is not None:
-                scores[place] = compute.of_samples(client, answer["witness_scores"])
+                scores[place] = answer["witness_scores"][compute.of_samples[client][0]]
         return compute.links.exact_part(self._round, scores, self._after)
 
     @np.errstate(all="ignore")
