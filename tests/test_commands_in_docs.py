@@ -13,6 +13,7 @@ import pytest
 
 from support.command import tdcd
 from tdcd.config import Config
+from tdcd.standing.home import StandingSection
 from tdcd.training.sweep.grid import expand
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,10 @@ def test_command_lines_are_ones_that_tdcd_takes(path):
 def test_configurations_are_ones_that_tdcd_takes(path):
     text = path.read_text(encoding="utf-8")
     for block in re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if path.name == "standing.md":
+            # Parts of a party's own file.
+            assert _unknown(tomllib.loads(block), StandingSection) == []
+            continue
         check = expand if path.name == "sweeps.md" else Config.model_validate
         check(tomllib.loads(block))
 
