@@ -102,6 +102,11 @@ class InProcess:
             self.act(hub, back.joined(other))
         while self.deliver():
             pass
+        # What was lost on the way is asked for again, as a process does after a while.
+        for name, machine in self.hubs.items():
+            self.act(name, machine.remind())
+        while self.deliver():
+            pass
 
     def run(self):
         self.start()
