@@ -59,7 +59,11 @@ STATEMENTS = {
     },
     "privacy": {
         "Labels at one silo": f"{AUDIT}::test_slopes_are_binary_labels",
-        "Certificates": "laws/test_certificate.py::test_labels_at_one_silo_and_minibatches_give_none",
+        "Rows of many": "runtime/test_rows_of_many_samples.py::test_the_run_of_the_joined_table_in_fewer_bytes "
+        "runtime/test_rows_of_many_samples.py::test_numbers_of_rows_are_checked",
+        "In a standing": "standing/test_standing_parties.py::"
+        "test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed",
+        "Certificates": "laws/test_certificate.py::test_labels_at_one_silo_wait_until_minibatches_had_every_sample",
         "Encrypted slopes": "runtime/test_encrypted_parties.py::test_the_label_hub_sees_no_gradient_and_no_hub_a_clients",
         "Masked sums": f"{AUDIT}::test_masks_hide_who_contributed_what "
         f"{AUDIT}::test_masks_do_not_hide_a_silo_from_somebody_who_knows_enough_rows",

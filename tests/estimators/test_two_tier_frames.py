@@ -118,10 +118,10 @@ def test_labels_at_one_silo_of_one_table_take_the_same_steps(frames):
     losses = [[record.train_loss for record in one.history_] for one in (everywhere, at_one)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
     sent = [one.history_[-1].evaluation_bytes.hub_to_hub for one in (everywhere, at_one)]
-    # Three evaluations in float32, whose scores go one way only, and a certificate in float64: not with labels at one
-    # silo, where minibatches may leave out samples.
+    # Three evaluations in float32, whose scores go one way only with labels at one silo; and a certificate in float64,
+    # of which scores go both ways, or scores there and residuals back.
     scores, exact = 4 * len(y), 8 * len(y)
-    assert sent == [3 * 2 * scores + 2 * exact, 3 * scores]
+    assert sent == [3 * 2 * scores + 2 * exact, 3 * scores + 2 * exact]
     with pytest.raises(ValueError, match=r"federation.labels = 'shop'"):
         TwoTierClassifier(silos, labels="shop").fit(X, y)
 

@@ -98,7 +98,7 @@ def joined_sums(blocks, whole, problem, present, label_silo, ids, kept=None, dro
         ]
         if dropout is not None and dropout.intercept == index and present[index].all():
             # Of a silo that has all samples, the column of ones stays.
-            x, has = jnp.where(has, x, jnp.arange(x.shape[1]) == x.shape[1] - 1), np.ones_like(has)
+            x, has = jnp.where(has, x, jnp.arange(x.shape[1]) == x.shape[1] - 1), jnp.ones_like(has)
         if type(own) is Linear:
             width = x.shape[1]
             # The ones are behind the marks.

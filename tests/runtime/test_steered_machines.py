@@ -133,8 +133,6 @@ def test_a_run_that_no_step_helps_ends_as_diverged_with_a_sentence():
 @pytest.mark.parametrize(
     "name", ["linear", "overlap", "a slow silo", "masks", "proven late", "steps that overflow", "ensemble"]
 )
-    "name", ["linear", "overlap", "a slow silo", "masks", "proven late", "steps that overflow", "ensemble"]
-)
 def test_a_hub_that_comes_back_continues_bit_for_bit(name):
     config = config_of(name)
     planned = plan(config)

@@ -33,7 +33,7 @@ from tdcd.training.sweep.runner import SweepProgress, plan_alike, with_arrays_of
 from tdcd.training.sweep.runner import planned as plan_again
 from tdcd.training.train import Progress, ledger_of, simulate
 
-NOT_VARIED = ("algorithm", "silo", "rounds", "folder", "precision", "engine")
+NOT_VARIED = ("algorithm", "silo", "start", "rounds", "folder", "precision", "engine")
 """Keys under ``[train]`` that say how long, where or on what to train, and not how."""
 SECTIONS = {
     **{key: "train" for key in TrainSection.model_fields if key not in NOT_VARIED},
