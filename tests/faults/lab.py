@@ -71,7 +71,7 @@ MODES["mask, overlap 1, period 4"] = {
 }
 _MORE = [{"name": name, "clients": 3} for name in ("clinic", "lab", "shop")]
 MODES["protect blocks"] = {"silos": _MORE[:2], "exchange": {"protect_blocks": True}}
-MODES["noise on blocks"] = {
+MODES[NOISE_OF_CLIENTS := "noise on blocks"] = {
     "silos": _MORE[:2],
     "exchange": {"protect_blocks": True, "block_epsilon": 4.0, "block_clip": 0.02},
 }
