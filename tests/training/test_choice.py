@@ -7,7 +7,7 @@ import pytest
 from tdcd import TwoTierClassifier, TwoTierRegressor
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
-from tdcd.training.choice import CANDIDATES, choose
+from tdcd.training.choice import CANDIDATES, WITHOUT_DROPOUT, choose
 from tdcd.training.train import train_plan
 
 KEYS = {
@@ -116,6 +116,9 @@ def test_a_run_folder_has_the_chosen_settings(tmp_path):
     form = {"silos": 2, "clients": 2, "verbose": 0, "rounds": 100, "hidden": [4], "members": 2, "time_limit": LONG}
     auto = TwoTierRegressor(model="auto", out=tmp_path / "run", **form).fit(X, line)
     assert auto.choice_.name == "linear"
+    # Columns explain nearly all: dropout may be too much noise.
+    assert [trial.name for trial in auto.choice_.trials] == [*CANDIDATES, WITHOUT_DROPOUT]
+    assert auto.choice_.trials[-1].loss != auto.choice_.trials[-3].loss
     config = (tmp_path / "run" / "config.toml").read_text()
     assert 'block = "linear"' in config
     assert 'encoding = "standard"' in config

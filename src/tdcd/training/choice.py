@@ -31,6 +31,11 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
 }
 """Keys of ``[model]`` by name, the simplest first."""
 
+WITHOUT_DROPOUT = "ensemble without dropout"
+NEARLY_ALL = 0.95
+"""An R2 from which on what dropout adds to the scores is no longer small beside what the columns leave open: there, an
+ensemble without it is one more candidate."""
+
 TIME_LIMIT = 300.0
 """Seconds for all candidates together, by default."""
 
@@ -147,9 +152,12 @@ def choose(
     losses: dict[str, Floats] = {}
     cut: set[str] = set()
     leader: tuple[str, Result | None] = ("", None)
-    for place, (name, keys) in enumerate(candidates.items()):
-        began = time.monotonic()
-        due = began + max(0.0, ends - began) / (len(candidates) - place)
+    tried = dict(candidates)
+    left = [*tried]
+    while left:
+        name = left.pop(0)
+        keys, began = tried[name], time.monotonic()
+        due = began + max(0.0, ends - began) / (1 + len(left))
         if losses and began >= ends:
             trials.append(
                 _reported(CandidateFigures(name, None, "", None, 0, 0.0, "not tried: no time was left", True), report)
@@ -181,12 +189,20 @@ def choose(
                 leader = (best, None if is_cut or best != name else result)
         if is_cut and not clock.has_rung:
             break
+        if not left and WITHOUT_DROPOUT not in tried and _explain_nearly_all(trials) and "ensemble" in losses:
+            tried[WITHOUT_DROPOUT] = {**tried["ensemble"], "dropout": 0.0}
+            left.append(WITHOUT_DROPOUT)
     if not losses:
         if refused is not None:
             raise refused
         raise ValueError("model = 'auto': every candidate diverged; look at the scale of the columns and labels")
     chosen, rival, margin, standard_error = _best(_comparable(losses, cut))
-    return Choice(chosen, candidates[chosen], tuple(trials), rival, margin, standard_error, leader[1])
+    return Choice(chosen, tried[chosen], tuple(trials), rival, margin, standard_error, leader[1])
+
+
+def _explain_nearly_all(trials: Sequence[CandidateFigures]) -> bool:
+    """Whether a candidate explains nearly all of the amounts."""
+    return any(trial.metric == "r2" and (trial.score or 0.0) >= NEARLY_ALL for trial in trials)
 
 
 class _Clock:
