@@ -133,8 +133,9 @@ def _provenance(results: Results) -> Iterator[str]:
     yield from ("## What the figures were made with", "")
     rows: dict[tuple[str, str], list[str]] = {}
     for name, result in results.items():
-        rows.setdefault((result.data, made_in_words(result.made)), []).append(f"{name} ({result.num_seeds} seeds)")
-    yield from _table(["figures", "data", "made with"], [(", ".join(names), *made) for made, names in rows.items()])
+        made, _, _ = made_in_words(result.made).rpartition("; ")  # results.json has the times
+        rows.setdefault((result.data, made), []).append(f"{name} ({result.num_seeds} seeds)")
+    yield from _table(["figures", "data", "made with"], [(", ".join(names), *each) for each, names in rows.items()])
     yield from (COPY, "")
     yield "This page and the pictures are written by `python docs/results/draw.py results.json`."
 
