@@ -33,8 +33,9 @@ COPY = """The copy of the Superconductivity table has 76 of UCI's columns cell b
 from the compositions, by the published definitions; over all known cells that computation is off by at most 2.2e-13 of
 a column's mean."""
 READING = """A verdict **by a hair** is one that 99 % intervals would not give. Sentences about the bound are judged by
-its formula, with what was measured next to it. [../reproducing.md](../reproducing.md) says how a verdict is taken, and
-[results.json](results.json) has the losses of every seed, from which all verdicts follow."""
+its formula, with what was measured next to it. [../reproducing.md](../reproducing.md) says how a verdict is taken, the
+page of `tdcd reproduce` how each sentence is checked, and [results.json](results.json) has the losses of every seed,
+from which all verdicts follow."""
 
 
 def main(paths: Sequence[str]) -> None:
@@ -61,8 +62,8 @@ def _page(results: Results, claims: Sequence[Claim]) -> Iterator[str]:
     for title, says, some in grouped(claims):
         yield from (f"## {title}: {summed_up(some)}", "")
         yield from _table(
-            [says, "verdict", "measured", "how it is checked", "figure"],
-            [(c.sentence, f"**{c.words}**", c.measured, c.check, c.figure) for c in some],
+            [says, "verdict", "measured", "figure"],
+            [(c.sentence, f"**{c.words}**", c.measured, c.figure) for c in some],
         )
     yield from ("## How to read this", "", comparisons_in_words(claims))
     yield READING
@@ -132,8 +133,9 @@ def _provenance(results: Results) -> Iterator[str]:
     yield from ("## What the figures were made with", "")
     rows: dict[tuple[str, str], list[str]] = {}
     for name, result in results.items():
-        rows.setdefault((result.data, made_in_words(result.made)), []).append(f"{name} ({result.num_seeds} seeds)")
-    yield from _table(["figures", "data", "made with"], [(", ".join(names), *made) for made, names in rows.items()])
+        made, _, _ = made_in_words(result.made).rpartition("; ")  # results.json has the times
+        rows.setdefault((result.data, made), []).append(f"{name} ({result.num_seeds} seeds)")
+    yield from _table(["figures", "data", "made with"], [(", ".join(names), *each) for each, names in rows.items()])
     yield from (COPY, "")
     yield "This page and the pictures are written by `python docs/results/draw.py results.json`."
 
