@@ -195,16 +195,16 @@ def _compiled_steps(
 
 
 def _loop(
-    step: Callable[[Moving, Any], Moving], moving: Moving, minibatches: Minibatch | None = None, length: int = 0
-) -> Moving:
-    """:func:`tdcd.core.algorithm.scan` as a plain loop."""
+    step: Callable[[Moving, Any], tuple[Moving, None]], moving: Moving, minibatches: Minibatch | None, length: int
+) -> tuple[Moving, None]:
+    """``jax.lax.scan`` as a plain loop."""
     if minibatches is None:
         for _ in range(length):
-            moving = step(moving, None)
-        return moving
+            moving, _ = step(moving, None)
+        return moving, None
     features, (labels, received, start), weights, _ = minibatches
     known = map(Known, labels, received, repeat(None) if start is None else start)
     # A tuple of the parts does for a Minibatch, and is made faster.
     for minibatch in zip(features, known, weights, strict=True):
-        moving = step(moving, minibatch)
-    return moving
+        moving, _ = step(moving, minibatch)
+    return moving, None
