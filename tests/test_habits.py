@@ -96,9 +96,10 @@ def test_variables_are_nouns_of_the_field():
     for path, tree in modules().items():
         file = path.relative_to(PACKAGE).as_posix()
         for node in ast.walk(tree):
-            name = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name"}.get(type(node))
-            is_use = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-            if name and not is_use and getattr(node, name) in NO_NOUNS:
+            kinds = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name", ast.Attribute: "attr"}
+            name = kinds.get(type(node))
+            is_use = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+            if name and not is_use and getattr(node, name).strip("_") in NO_NOUNS:
                 bad.append(f"{file}:{node.lineno}: {getattr(node, name)}")
     assert bad == []
 
@@ -112,10 +113,10 @@ def test_a_name_means_one_class_or_one_type():
         for node in tree.body:
             name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
             if isinstance(node, ast.ClassDef):
-                meanings[node.name].add(f"a class in {path}")
+                meanings[node.name.strip("_")].add(f"a class in {path}")
             elif TYPE_NAME.fullmatch(name):
                 # A short name for the same type may stand in several modules.
-                meanings[name].add(ast.unparse(node.value))
+                meanings[name.strip("_")].add(ast.unparse(node.value))
     assert {"Variant", "Layout"} <= meanings.keys()
     assert {name: several for name, several in meanings.items() if len(several) > 1} == {}
 

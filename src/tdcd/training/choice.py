@@ -168,7 +168,7 @@ def choose(
             continue
         if plan.federation.test_labels is None:
             raise ValueError(f"model = 'auto' {NO_HELD_OUT}")
-        clock = _Clock(due)
+        clock = _TimeLimit(due)
         result = train_plan(plan, observe=observe, should_stop=clock.is_over)
         is_cut = result.status == "interrupted"
         own = None if result.status == "diverged" else _held_out(result)
@@ -189,7 +189,7 @@ def choose(
     return Choice(chosen, candidates[chosen], tuple(trials), rival, margin, standard_error, leader[1])
 
 
-class _Clock:
+class _TimeLimit:
     """A time limit that says whether it ended a training, and that never ends one before its first rounds."""
 
     def __init__(self, due: float) -> None:

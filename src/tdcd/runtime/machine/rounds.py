@@ -400,7 +400,7 @@ class Rounds:
             if self._certification.awaited != before:
                 self._wanted_in = ("", -1)
             return [*out, *self._late_wants()]
-        out.append(self.evaluations.release(self._certification.found))
+        out.append(self.evaluations.release(self._certification.certificate))
         self.phase, self._certification = self._interrupted, None
         # There may be more lines, or this one ended the run.
         out += self._record()

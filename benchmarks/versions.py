@@ -1,0 +1,107 @@
+"""Another checkout of the package against this one: ``python -m benchmarks.versions FOLDER WHAT [TURNS]``.
+
+FOLDER is a checkout with its own ``.venv``. Both run the same workloads in turns, so that the load of a machine that
+others share hits both alike, and processor time is next to the time that passed. WHAT is ``real``, a round of
+``benchmarks.federation`` by all eight processes; ``simulated``, a round of ``benchmarks.ridge`` in the fastest engine
+and in the general one, of linear blocks and of small networks; or ``parties``, the start and memory of a light party.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+REAL = """
+import json, sys, tempfile
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from benchmarks.federation import CONFIG, real_round
+def run(rounds):
+    config = {**CONFIG, "train": {**CONFIG["train"], "rounds": rounds}, "evaluate": {"holdout": 0.0, "every": 250}}
+    before = getrusage(RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = real_round(Path(folder), config)
+    after = getrusage(RUSAGE_CHILDREN)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+for _ in sys.stdin:
+    # What a start takes is in both.
+    (_, short), (seconds, long) = run(500), run(1500)
+    print(json.dumps({"round_ms": 1e3 * seconds, "round_busy_ms": long - short}), flush=True)
+"""
+SIMULATED = """
+import json, sys, time
+from benchmarks.ridge import LOCAL_STEPS, advance, federation
+from tdcd import Linear, Mlp, Objective, Settings, Simulation
+from tdcd.core.execution import Execution
+data, settings = federation(), Settings(local_steps=LOCAL_STEPS, batch_size=100, step_size=1e-3)
+kinds = {"fastest": (Linear(), "auto", 640), "general": (Linear(), "clients", 320), "networks": (Mlp(), "clients", 64)}
+engines = {
+    kind: (Simulation(data, [block] * 4, Objective("squared"), settings, Execution(engine=engine)), rounds)
+    for kind, (block, engine, rounds) in kinds.items()
+}
+for engine in engines.values():
+    advance(*engine)
+for _ in sys.stdin:
+    figures = {}
+    for kind, (engine, rounds) in engines.items():
+        began, busy = time.perf_counter(), time.process_time()
+        advance(engine, rounds)
+        figures[f"{kind}_us"] = 1e6 * (time.perf_counter() - began) / rounds
+        figures[f"{kind}_busy_us"] = 1e6 * (time.process_time() - busy) / rounds
+    print(json.dumps(figures), flush=True)
+"""
+PARTIES = """
+import json, os, sys
+from benchmarks.parties import main
+for _ in sys.stdin:
+    printed, sys.stdout = sys.stdout, open(os.devnull, "w")
+    figures, sys.stdout = main(), printed
+    kept = ("client_memory_mb", "client_start_cpu_s", "client_cpu_s")
+    print(json.dumps({name: figures[name] for name in kept}), flush=True)
+"""
+PROGRAMS = {"real": (REAL, 3), "simulated": (SIMULATED, 40), "parties": (PARTIES, 5)}
+"""Each takes its turn when it reads a line; with the turns by default."""
+
+
+def main(other: Path, what: str, turns: int | None = None) -> None:
+    """Print the medians of both, and of their ratio turn by turn with its quartiles."""
+    program, usual = PROGRAMS[what]
+    pairs: list[list[dict[str, float]]] = []
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [checkout / ".venv" / "bin" / "python", "-c", program],
+                    cwd=checkout,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for checkout in (Path(__file__).parent.parent, other.absolute())
+        ]
+        for turn in range(turns or usual):
+            pair: list[dict[str, float]] = [{}, {}]
+            for index in (0, 1) if turn % 2 else (1, 0):
+                process = processes[index]
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                pair[index] = json.loads(process.stdout.readline())
+            pairs.append(pair)
+    for name in pairs[0][0]:
+        here, there = ([pair[index][name] for pair in pairs] for index in (0, 1))
+        ratios = [own / others for own, others in zip(here, there, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(
+            f"{what}, {name}: here {statistics.median(here):.4g}, there {statistics.median(there):.4g}; here / there "
+            f"{middle:.3f} (median of {len(pairs)} turns, quartiles {low:.3f} and {high:.3f})",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]) if sys.argv[3:] else None)
