@@ -1,9 +1,12 @@
 """Another checkout of the package against this one: ``python -m benchmarks.versions FOLDER WHAT [TURNS]``.
 
 FOLDER is a checkout with its own ``.venv``. Both run the same workloads in turns, so that the load of a machine that
-others share hits both alike, and processor time is next to the time that passed. WHAT is ``real``, a round of
-``benchmarks.federation`` by all eight processes; ``simulated``, a round of ``benchmarks.ridge`` in the fastest engine
-and in the general one, of linear blocks and of small networks; or ``parties``, the start and memory of a light party.
+others share hits both alike; processor time, which it hardly changes, is next to the time that passed. WHAT is
+
+- ``real``: a round of ``benchmarks.federation``, in processor time of all eight processes;
+- ``simulated``: a round of ``benchmarks.ridge`` in the fastest engine and in the general one, of linear blocks and of
+  small networks;
+- ``parties``: the start and memory of a light party.
 """
 
 import json
@@ -14,21 +17,23 @@ from contextlib import ExitStack
 from pathlib import Path
 
 REAL = """
-import json, sys, tempfile
+import json, os, sys, tempfile
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, getrusage
-from benchmarks.federation import CONFIG, real_round
-def run(rounds):
-    config = {**CONFIG, "train": {**CONFIG["train"], "rounds": rounds}, "evaluate": {"holdout": 0.0, "every": 250}}
-    before = getrusage(RUSAGE_CHILDREN)
-    with tempfile.TemporaryDirectory() as folder:
-        seconds = real_round(Path(folder), config)
-    after = getrusage(RUSAGE_CHILDREN)
-    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+from benchmarks import parties
+from benchmarks.federation import CONFIG
+from tdcd.records.history import read_history
+from tdcd.records.run_folder import toml_text
+def busy(rounds):
+    # What all parties took; what a start takes is in a short run and in a long one.
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as sys.stdout:
+        parties.EXAMPLE = Path(folder) / "config.toml"
+        config = {**CONFIG, "train": {**CONFIG["train"], "rounds": rounds}}
+        parties.EXAMPLE.write_text(toml_text(config))
+        figures = parties.main()
+    sys.stdout = sys.__stdout__
+    return 2 * figures["hub_cpu_s"] + 6 * figures["client_cpu_s"]
 for _ in sys.stdin:
-    # What a start takes is in both.
-    (_, short), (seconds, long) = run(500), run(1500)
-    print(json.dumps({"round_ms": 1e3 * seconds, "round_busy_ms": long - short}), flush=True)
+    print(json.dumps({"round_busy_ms": busy(1500) - busy(500)}), flush=True)
 """
 SIMULATED = """
 import json, sys, time
@@ -61,7 +66,7 @@ for _ in sys.stdin:
     kept = ("client_memory_mb", "client_start_cpu_s", "client_cpu_s")
     print(json.dumps({name: figures[name] for name in kept}), flush=True)
 """
-PROGRAMS = {"real": (REAL, 3), "simulated": (SIMULATED, 40), "parties": (PARTIES, 5)}
+PROGRAMS = {"real": (REAL, 4), "simulated": (SIMULATED, 40), "parties": (PARTIES, 5)}
 """Each takes its turn when it reads a line; with the turns by default."""
 
 
