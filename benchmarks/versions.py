@@ -1,7 +1,7 @@
 """Another checkout of the package against this one: ``python -m benchmarks.versions FOLDER WHAT [TURNS]``.
 
-FOLDER is a checkout with its own ``.venv``. Both run the same workloads in turns, so that the load of a machine that
-others share hits both alike; processor time, which it hardly changes, is next to the time that passed. WHAT is
+FOLDER is a checkout with its own ``.venv``. Both run the same workload at the same time, turn by turn, so that the load
+of a machine that others share hits both alike. Processor time is next to the time that passed. WHAT is
 
 - ``real``: a round of ``benchmarks.federation``, in processor time of all eight processes;
 - ``simulated``: a round of ``benchmarks.ridge`` in the fastest engine and in the general one, of linear blocks and of
@@ -67,11 +67,14 @@ for _ in sys.stdin:
     print(json.dumps({name: figures[name] for name in kept}), flush=True)
 """
 PROGRAMS = {"real": (REAL, 4), "simulated": (SIMULATED, 40), "parties": (PARTIES, 5)}
-"""Each takes its turn when it reads a line; with the turns by default."""
+"""Each begins a turn when it reads a line; with the turns by default."""
+
+MANY = 20
+"""Turns, for which quartiles say more than extremes."""
 
 
 def main(other: Path, what: str, turns: int | None = None) -> None:
-    """Print the medians of both, and of their ratio turn by turn with its quartiles."""
+    """Print the medians of both, and of their ratio turn by turn with its range."""
     program, usual = PROGRAMS[what]
     pairs: list[list[dict[str, float]]] = []
     with ExitStack() as stack:
@@ -87,23 +90,22 @@ def main(other: Path, what: str, turns: int | None = None) -> None:
             )
             for checkout in (Path(__file__).parent.parent, other.absolute())
         ]
-        for turn in range(turns or usual):
-            pair: list[dict[str, float]] = [{}, {}]
-            for index in (0, 1) if turn % 2 else (1, 0):
-                process = processes[index]
+        for _ in range(turns or usual):
+            for process in processes:
                 assert process.stdin is not None
-                assert process.stdout is not None
                 process.stdin.write("\n")
                 process.stdin.flush()
-                pair[index] = json.loads(process.stdout.readline())
-            pairs.append(pair)
+            pairs.append([json.loads(process.stdout.readline()) for process in processes if process.stdout is not None])
     for name in pairs[0][0]:
         here, there = ([pair[index][name] for pair in pairs] for index in (0, 1))
         ratios = [own / others for own, others in zip(here, there, strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
+        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+        if len(ratios) >= MANY:
+            low, _, high = statistics.quantiles(ratios, n=4)
         print(
             f"{what}, {name}: here {statistics.median(here):.4g}, there {statistics.median(there):.4g}; here / there "
-            f"{middle:.3f} (median of {len(pairs)} turns, quartiles {low:.3f} and {high:.3f})",
+            f"{middle:.3f} (median of {len(pairs)} turns, {'half of them' if len(ratios) >= MANY else 'all'} from "
+            f"{low:.3f} to {high:.3f})",
             flush=True,
         )
 
