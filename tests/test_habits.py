@@ -113,10 +113,10 @@ def test_a_name_means_one_class_or_one_type():
         for node in tree.body:
             name = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
             if isinstance(node, ast.ClassDef):
-                meanings[node.name.strip("_")].add(f"a class in {path}")
+                meanings[node.name].add(f"a class in {path}")
             elif TYPE_NAME.fullmatch(name):
                 # A short name for the same type may stand in several modules.
-                meanings[name.strip("_")].add(ast.unparse(node.value))
+                meanings[name].add(ast.unparse(node.value))
     assert {"Variant", "Layout"} <= meanings.keys()
     assert {name: several for name, several in meanings.items() if len(several) > 1} == {}
 

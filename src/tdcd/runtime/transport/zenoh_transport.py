@@ -131,7 +131,7 @@ NAMES_AHEAD = 4
 those that it would have after further revocations."""
 
 
-class _PeerLink(NamedTuple):
+class _Link(NamedTuple):
     """What is declared for one peer, under its current common name."""
 
     messages: zenoh.Subscriber[None]
@@ -215,7 +215,7 @@ class ZenohTransport:
         self._session: zenoh.Session | None = None
         self._keys: dict[str, tuple[str, zenoh.KeyExpr]] = {}
         """Of messages to the process of each peer that has this nonce."""
-        self._links: dict[str, _PeerLink] = {}
+        self._links: dict[str, _Link] = {}
         self._linking = Lock()
         """Held while links are declared or given up, and never by what zenoh calls."""
         self._is_closing = Flag()
@@ -405,7 +405,7 @@ class ZenohTransport:
             assert self._revocations is not None
             self._revocations.report(f"{peer} was revoked often: restart {self.party} to let '{name}' in")
 
-    def _link(self, session: zenoh.Session, peer: str) -> _PeerLink:
+    def _link(self, session: zenoh.Session, peer: str) -> _Link:
         """Receive a peer's messages, notice when it connects and leaves, and be visible to it."""
         own, name = self._own_name, self._names[peer]
         # Direct callbacks run on the one thread that reads the link, so that events keep their order.
@@ -415,7 +415,7 @@ class ZenohTransport:
         presence = session.liveliness().declare_subscriber(alive_key(own, name), on_presence, history=True)
         # The token comes last: who sees it can rely on the subscriptions above.
         token = session.liveliness().declare_token(alive_key(name, own, self._process.word))
-        return _PeerLink(messages, presence, token)
+        return _Link(messages, presence, token)
 
     def _on_message(self, sender: str, name: str, sample: zenoh.Sample) -> None:
         attached = b"" if sample.attachment is None else sample.attachment.to_bytes()
