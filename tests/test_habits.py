@@ -96,9 +96,10 @@ def test_variables_are_nouns_of_the_field():
     for path, tree in modules().items():
         file = path.relative_to(PACKAGE).as_posix()
         for node in ast.walk(tree):
-            name = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name"}.get(type(node))
-            is_use = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-            if name and not is_use and getattr(node, name) in NO_NOUNS:
+            kinds = {ast.Name: "id", ast.arg: "arg", ast.FunctionDef: "name", ast.Attribute: "attr"}
+            name = kinds.get(type(node))
+            is_use = isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
+            if name and not is_use and getattr(node, name).strip("_") in NO_NOUNS:
                 bad.append(f"{file}:{node.lineno}: {getattr(node, name)}")
     assert bad == []
 

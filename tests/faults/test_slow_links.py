@@ -101,22 +101,22 @@ def test_reminders_wait_twice_as_long_as_answers_take():
             now += 0.5
         return now - since
 
-    patience.next_stage()
+    patience.restart(is_next_stage=True)
     assert wait() == 2.0
     assert wait() == 4.0
     now += 4.0
-    patience.next_stage()
+    patience.restart(is_next_stage=True)
     assert wait() == 20.0, "the stage before took ten seconds"
     for _ in range(30):
         now += 0.1
-        patience.next_stage()
+        patience.restart(is_next_stage=True)
     assert wait() == 2.0, "that was long ago"
     patience.disturb()
     now += 600.0
-    patience.next_stage()
+    patience.restart(is_next_stage=True)
     assert wait() == 2.0, "somebody was away, which is not the links' fault"
     now += 600.0
-    patience.next_stage()
+    patience.restart(is_next_stage=True)
     assert wait() == 30.0
 
 

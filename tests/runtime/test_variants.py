@@ -79,7 +79,52 @@ class Halfway(Average):
         return jax.tree.map(lambda old, new: jnp.add(old, new) / 2, block, average), state
 
 
+@dataclass(frozen=True)
+class Laplace:
+    """Noise of another distribution, from the private stream: evaluations included."""
+
+    is_private = True
+
+    @property
+    def of_scores(self):
+        return self
+
+    def encode(self, phi, sending):
+        return {"phi": phi + 0.1 * jax.random.laplace(sending.private_key(phi), phi.shape, phi.dtype)}
+
+    def decode(self, sent, sending):
+        return sent["phi"]
+
+    def layout(self, shape, dtype):
+        return {"phi": (dtype, shape)}
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Steps along the mean of a client's gradients of all rounds, which its hub keeps."""
+
+    def memory(self, block):
+        return {"sum": jax.tree.map(lambda leaf: 0 * leaf, block), "count": 0 * next(iter(block.values())).sum()}
+
+    def start(self, block, iteration):
+        return self.memory(block)
+
+    def resume(self, block, iteration, memory):
+        return memory
+
+    def step(self, block, gradient, state, step_size):
+        summed = jax.tree.map(jnp.add, state["sum"], gradient)
+        count = state["count"] + 1
+        moved = jax.tree.map(lambda old, new: old - step_size * new / count, block, summed)
+        return moved, {"sum": summed, "count": count}
+
+    def carry(self, state):
+        return state
+
+
 frozen = Variant(knowledge=Frozen())
+laplace = Variant(exchange=Laplace())
+averaged = Variant(update=Averaged())
 halfway = Variant(hub_update=Halfway())
 half = Variant(exchange=Half())
 late = Variant(timing=Late())
@@ -110,6 +155,8 @@ MEMBERS = {
     "8 bits": {"variant": "own_variant:EIGHT_BITS", "folder": str(EXAMPLES)},
     "frozen slopes": {"variant": "own_parts:frozen"},
     "a timing of one's own": {"variant": "own_parts:late"},
+    "noise of one's own": {"variant": "own_parts:laplace"},
+    "a memory of each client of one's own": {"variant": "own_parts:averaged"},
     "an update that inherits from the average": {"variant": "own_parts:halfway"},
     "made by a function": {"variant": "own_parts:made"},
 }

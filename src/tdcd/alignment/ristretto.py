@@ -20,7 +20,7 @@ _CHUNK = 500
 _DOMAIN = b"tdcd alignment 1: ristretto255\0"
 
 Advance = Callable[[int], None]
-_Item = TypeVar("_Item")
+Item = TypeVar("Item")
 
 
 def random_scalar() -> bytes:
@@ -63,7 +63,7 @@ def _encodings(points: ByteRows) -> list[bytes]:
 
 
 def _points(
-    make: Callable[[_Item], bytes], items: Sequence[_Item], workers: int | None, advance: Advance | None = None
+    make: Callable[[Item], bytes], items: Sequence[Item], workers: int | None, advance: Advance | None = None
 ) -> ByteRows:
     chunks = (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
     points = bytearray()

@@ -147,7 +147,7 @@ def _outputs(module: Any, feature_shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(scores.shape[1:])
 
 
-class _Program(NamedTuple):
+class _ExportedProgram(NamedTuple):
     """A module's graph of operators, and the arrays in it that are not trained."""
 
     graph: Any
@@ -306,7 +306,7 @@ def _is_known(target: Any) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _program(make: "Callable[[], nn.Module]", feature_shape: tuple[int, ...], dtype: str) -> _Program:
+def _program(make: "Callable[[], nn.Module]", feature_shape: tuple[int, ...], dtype: str) -> _ExportedProgram:
     """The module's graph for samples of a shape and numbers of a type."""
     torch = _torch()
     with _LOCK, warnings.catch_warnings():
@@ -341,7 +341,7 @@ def _program(make: "Callable[[], nn.Module]", feature_shape: tuple[int, ...], dt
         constants = {
             name: value.detach().numpy() for name, value in exported.constants.items() if hasattr(value, "detach")
         }
-        return _Program(exported.graph, inputs, {**constants, **_constants(module)})
+        return _ExportedProgram(exported.graph, inputs, {**constants, **_constants(module)})
 
 
 def _exported(module: Any, features: Any) -> Any:

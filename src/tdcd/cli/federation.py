@@ -65,7 +65,7 @@ AccountFile = Annotated[
 ]
 
 
-class _Stop:
+class _StopRequest:
     """Whether the user asked to stop."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ def hub(
     from tdcd.runtime.process.log import opened_log
     from tdcd.runtime.process.party import own_file, read_job, run_hub
 
-    stop = _Stop()
+    stop = _StopRequest()
     with opened_log(hub_of(silo), log_level), reported(), stoppable(stop.ask):
         files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples), "account": text_of(account)}
         given = {**files, "start": text_of(start), "listen": listen, "metrics": metrics}
@@ -152,7 +152,7 @@ def client(
     from tdcd.runtime.process.log import opened_log
     from tdcd.runtime.process.party import own_file, read_job, run_client
 
-    stop = _Stop()
+    stop = _StopRequest()
     with opened_log(client_of(silo, name), log_level), reported(), stoppable(stop.ask):
         files = {"certs": certs, "data": data, "labels": labels, "ids": ids, "label_key": label_key, "out": out}
         own = own_file(party, **{name: text_of(path) for name, path in files.items()}, insecure=insecure)
@@ -186,7 +186,7 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
     from tdcd.cli.console import show_alignment
     from tdcd.runtime.process.trial import Trial, TrialDisplay
 
-    stop = _Stop()
+    stop = _StopRequest()
     with reported(), ended_at_once(), stoppable(stop.ask, cleanly=True):
         folder = out or Path("runs") / f"{checked_config(federation, settings).folder_name}-up"
         trial = Trial.prepare(federation, settings, folder)

@@ -129,7 +129,7 @@ def predict(
         predictions, ordered = write_sums(
             out, model, parts, allow_missing=allow_missing, common=common, without=gone, in_order_of=silo
         )
-    _show_predictions(predictions, ordered, out, model)
+    _show_predictions(predictions, ordered, out)
 
 
 def export(
@@ -454,7 +454,7 @@ def _score(
     screen.print(f"Scored {counted(count, 'row')} for the hub of silo '{silo}'.", soft_wrap=True, highlight=False)
 
 
-def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path, model: "Model") -> None:
+def _show_predictions(predictions: "Predictions", parts: Mapping[str, "SiloScores"], out: Path) -> None:
     screen.print(f"Predictions: {out}, {counted(len(predictions.ids), 'row')}", soft_wrap=True, highlight=False)
     left_out = len({sample for part in parts.values() for sample in part.ids}) - len(predictions.ids)
     if left_out:

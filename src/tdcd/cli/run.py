@@ -12,7 +12,6 @@ from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen,
 from tdcd.cli.watch import LivePage, WatchOption
 from tdcd.config import ConfigError, check_config, override, read_config
 from tdcd.config.reading import varied_keys
-from tdcd.config.user_code import resume_command
 
 if TYPE_CHECKING:
     from tdcd.training.sweep.grid import Grid
@@ -151,6 +150,7 @@ def _sweep_folder(grid: "Grid") -> Path:
 def _run_sweep(grid: "Grid", folder: Path, page: LivePage) -> None:
     """Run a sweep, and show its table and page; Ctrl-C keeps what is done."""
     from tdcd.cli.console import SweepDisplay, show_table
+    from tdcd.config.user_code import resume_command
     from tdcd.core.execution import Interrupted
     from tdcd.pages.sweep import result_table, write_page
     from tdcd.training.sweep.sweep import read_outcomes, run_sweep

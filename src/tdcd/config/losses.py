@@ -5,7 +5,6 @@ from typing import Any
 
 from tdcd.config.errors import ConfigError
 from tdcd.config.schema import Config, ModelSection
-from tdcd.config.user_code import find_function
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.losses import LOSSES, Huber, LabelUnit, Loss
 
@@ -48,6 +47,8 @@ def named_loss(model: ModelSection, name: str) -> Loss:
         return LOSSES[name]
     if name != model.loss:
         raise ConfigError([f"model.loss = {model.loss!r}: it does not name {name!r}, which another party trains with"])
+    from tdcd.config.user_code import find_function  # noqa: PLC0415 - few losses are the user's own
+
     try:
         named: Any = find_function(name, [Path(model.folder or ""), Path()])
     except (ImportError, AttributeError) as error:

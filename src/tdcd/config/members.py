@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from tdcd.config.errors import ConfigError, clashing
 from tdcd.config.losses import chosen_loss
 from tdcd.config.schema import Config, TrainSection
-from tdcd.config.user_code import find_function
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
@@ -206,6 +205,8 @@ def _refuse_other_members(config: Config) -> None:
 
 def _own_variant(where: str, folder: Path) -> Variant:
     """A variant of the user's own, ``package.module:name``: the value, or a function that returns it."""
+    from tdcd.config.user_code import find_function
+
     try:
         named: Any = find_function(where, [folder, Path()])
     except (ImportError, AttributeError) as error:

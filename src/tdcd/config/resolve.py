@@ -12,7 +12,6 @@ from tdcd.blocks.base import Block, with_heads, without_head
 from tdcd.config import Config, ConfigError, ModelSection
 from tdcd.config.losses import chosen_loss, combine_of, label_unit, named_loss
 from tdcd.config.members import l2_of, variant_of, with_steps
-from tdcd.config.user_code import find_function
 from tdcd.core import randomized
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation, Ledger, Moved
@@ -297,6 +296,7 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
     assert model.module is not None
     try:
         from tdcd.blocks.torch import TorchBlock  # noqa: PLC0415  (PyTorch is optional)
+        from tdcd.config.user_code import find_function  # noqa: PLC0415
 
         return TorchBlock(find_function(model.module, [Path(model.folder or ""), Path()]))
     except (ImportError, AttributeError) as error:
@@ -306,6 +306,7 @@ def block_named(name: str, model: ModelSection | None = None) -> Block:
 def _own_block(name: str, model: ModelSection) -> Block:
     """``package.module:name``: a block, a Flax or Equinox module, or a class or function that gives one."""
     from tdcd.blocks.modules import as_block  # noqa: PLC0415 - few runs have one
+    from tdcd.config.user_code import find_function  # noqa: PLC0415
 
     where = f"model.block = {name!r}"
     try:

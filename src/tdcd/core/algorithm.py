@@ -248,20 +248,6 @@ def linear_step(
     return local_update(moving, weighted_sum(slopes(phi, known)), descent)
 
 
-def scan(
-    step: Callable[[Moving, Any], Moving],
-    start: Moving,
-    minibatches: Any = None,
-    length: int | None = None,
-    unroll: int = 1,
-) -> Moving:
-    """One step per minibatch, or so many steps without any; as JAX loops."""
-    stepped, _ = jax.lax.scan(
-        lambda moving, minibatch: (step(moving, minibatch), None), start, minibatches, length, unroll=unroll
-    )
-    return stepped
-
-
 def local_steps(
     block: Tree,
     minibatches: Any,
@@ -271,7 +257,7 @@ def local_steps(
     step: Callable[[Moving, Any], Moving],
     descent: Descent,
     steps: int,
-    loop: Callable[..., Moving] = scan,
+    loop: Callable[..., Any] | None = None,
 ) -> Any:
     r"""Q gradient steps on one client's block, the other silos frozen.
 
@@ -285,15 +271,18 @@ def local_steps(
         iteration: local steps taken before this round.
         step: :func:`local_step` with its block's phi, or an engine's own way of calling it.
         steps: Q.
-        loop: :func:`scan`, or what else does the same.
+        loop: ``jax.lax.scan``, or what else does the same.
     """
     update: Any = descent.update
     start = (block, update.start(block, iteration) if memory is None else update.resume(block, iteration, memory))
-    if leaves_of(minibatches)[0].shape[0] == steps:
-        stepped, state = loop(step, start, minibatches)
-    else:
-        only = map_tree(lambda part: part[0], minibatches)
-        stepped, state = loop(lambda moving, _: step(moving, only), start, length=steps)
+    # One minibatch may serve all steps.
+    is_shared = leaves_of(minibatches)[0].shape[0] != steps
+    only = map_tree(lambda part: part[0], minibatches) if is_shared else None
+
+    def next_step(moving: Moving, minibatch: Any) -> tuple[Moving, None]:
+        return step(moving, only if is_shared else minibatch), None
+
+    (stepped, state), _ = (loop or jax.lax.scan)(next_step, start, None if is_shared else minibatches, steps)
     return stepped if memory is None else (stepped, update.carry(state))
 
 

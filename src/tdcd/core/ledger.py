@@ -249,7 +249,7 @@ class Ledger:
         clients = self.answering or self.clients
         # What part of the rows of a round each silo sends phi of.
         parts = [answering / all_clients for answering, all_clients in zip(clients, self.clients, strict=True)]
-        counted = _Counted()
+        counted = _CountedFlow()
         for load in self.beginning:
             if self._counts(load.flow.link):
                 senders = self._fans(load.flow) if load.flow.link == "hub_to_hub" else self.clients
@@ -295,7 +295,7 @@ class Ledger:
         """
         times, periods = self.num_evaluations(rounds, every, last), self.periods or [1] * self.num_silos
         asked = [_evaluated_periods(rounds, every, last, period) for period in periods]
-        counted = _Counted()
+        counted = _CountedFlow()
         proven = (certificates, [certificates] * self.num_silos)
         each = [*((load, times, asked) for load in self.evaluation), *((load, *proven) for load in self.certificate)]
         for load, exchanged, by_silo in each:
@@ -368,7 +368,7 @@ class Ledger:
         return {count: by_link(per_round, count) for count in COUNTS}
 
 
-class _Counted:
+class _CountedFlow:
     """Messages and bytes by kind and link; what travels within another flow's messages counts as bytes of those."""
 
     def __init__(self) -> None:

@@ -228,14 +228,14 @@ def _first_distinct(raw: NDArray[np.uint64], size: int, num_samples: int) -> NDA
     return ids
 
 
-class _Kept(threading.local):
+class _KeptDraws(threading.local):
     """What a thread keeps from one draw to the next: threads wait for each other when they allocate memory."""
 
     def __init__(self) -> None:
         self.first = np.empty(PLACES_KEPT, np.int32)
 
 
-_KEPT = _Kept()
+_KEPT = _KeptDraws()
 
 
 def _first_distinct_of_many(draws: NDArray[np.int64], size: int, num_samples: int) -> NDArray[np.int32]:

@@ -177,7 +177,7 @@ class Scorecard(NamedTuple):
         return dict(sorted(values.items(), key=lambda item: -item[1]))
 
 
-class _Linear(NamedTuple):
+class _LinearScore(NamedTuple):
     """What a sum of lines is: ``offset + factor * score``."""
 
     factor: float
@@ -248,7 +248,7 @@ def scorecard(
     return Scorecard(linear.unit, every, linear.meaning, linear.is_logarithm, absent)
 
 
-def _meaning(model: Model, scale: PointScale) -> _Linear:
+def _meaning(model: Model, scale: PointScale) -> _LinearScore:
     """What the sum of a row's lines is to be."""
     target, encoding = model.loss.target, model.label_encoding
     if target == "classes":
@@ -265,14 +265,14 @@ def _meaning(model: Model, scale: PointScale) -> _Linear:
         meaning = "The sum of a row's contributions is the logarithm of the expected count" + (
             "." if known else f", as a multiple of the labels' mean, which silo '{model.label_silo}' alone knows."
         )
-        return _Linear(1.0, math.log(encoding.scale), "contribution", meaning, is_logarithm=True)
+        return _LinearScore(1.0, math.log(encoding.scale), "contribution", meaning, is_logarithm=True)
     if target == "amount":
         # A hub without labels does not know their unit.
         known = encoding.num_outputs is None
         meaning = "The sum of a row's contributions is the predicted amount" + (
             "." if known else f", in deviations of the labels, which silo '{model.label_silo}' alone knows."
         )
-        return _Linear(encoding.scale, encoding.mean, "contribution", meaning)
+        return _LinearScore(encoding.scale, encoding.mean, "contribution", meaning)
     if not (scale.odds > 0 and scale.double > 0 and math.isfinite(scale.points + scale.odds + scale.double)):
         raise ValueError("--odds and --double must be above zero, and all three finite")
     # A hub without labels does not know the classes' names, but that there are two.
@@ -285,7 +285,9 @@ def _meaning(model: Model, scale: PointScale) -> _Linear:
         f"{scale.points:g} points are odds of {scale.odds:g} to 1 in favour of '{good}', and every {scale.double:g} "
         f"points more double them."
     )
-    return _Linear(rise if good == second else -rise, scale.points - rise * math.log(scale.odds), "points", meaning)
+    return _LinearScore(
+        rise if good == second else -rise, scale.points - rise * math.log(scale.odds), "points", meaning
+    )
 
 
 def _weights(silo: str, part: SiloModel) -> NDArray[np.float64]:

@@ -79,7 +79,7 @@ def _each(compute: Callable[[CurveResult], SeedValues]) -> Callable[[ExperimentR
     return lambda result: np.stack([compute(curve) for curve in result.curves])
 
 
-def _one(compute: Callable[[ExperimentResult], SeedValues | float]) -> Callable[[ExperimentResult], SeedValues]:
+def _of_all(compute: Callable[[ExperimentResult], SeedValues | float]) -> Callable[[ExperimentResult], SeedValues]:
     return lambda result: np.atleast_2d(np.asarray(compute(result), np.float64))
 
 
@@ -221,21 +221,21 @@ MEASURES: Mapping[str, ExperimentMeasure] = {
         lambda result: np.stack([_to_first_end(result, curve, curve.megabytes) for curve in result.curves]),
     ),
     "accuracy": ExperimentMeasure("accuracy {}", ".2%", _each(_metric)),
-    "spread": ExperimentMeasure("the curves end within {} of the loss's fall", "z.2%", _one(spread)),
-    "range of the error": ExperimentMeasure("the gap that stays varies by {}", "z.0%", _one(_error_range)),
-    "power of the error": ExperimentMeasure("the gap that stays grows with the power {}", ".2f", _one(_power)),
+    "spread": ExperimentMeasure("the curves end within {} of the loss's fall", "z.2%", _of_all(spread)),
+    "range of the error": ExperimentMeasure("the gap that stays varies by {}", "z.0%", _of_all(_error_range)),
+    "power of the error": ExperimentMeasure("the gap that stays grows with the power {}", ".2f", _of_all(_power)),
     "third quarter": ExperimentMeasure(
-        "gap {} in the third quarter of the run", ".2e", _one(lambda r: _quarters(r)[0])
+        "gap {} in the third quarter of the run", ".2e", _of_all(lambda r: _quarters(r)[0])
     ),
-    "last quarter": ExperimentMeasure("{} in the last", ".2e", _one(lambda r: _quarters(r)[1])),
-    "part of the way": ExperimentMeasure("{} of the way to the exact solution", ".2%", _one(_closed)),
-    "saving": ExperimentMeasure("{} times fewer bytes per local step with the largest Q", ".3g", _one(_saving)),
-    "saved inside": ExperimentMeasure("{} of the saved bytes are inside the silos", ".1%", _one(_saved_inside)),
+    "last quarter": ExperimentMeasure("{} in the last", ".2e", _of_all(lambda r: _quarters(r)[1])),
+    "part of the way": ExperimentMeasure("{} of the way to the exact solution", ".2%", _of_all(_closed)),
+    "saving": ExperimentMeasure("{} times fewer bytes per local step with the largest Q", ".3g", _of_all(_saving)),
+    "saved inside": ExperimentMeasure("{} of the saved bytes are inside the silos", ".1%", _of_all(_saved_inside)),
     "hub bytes": ExperimentMeasure(
         "{} kB between hubs per local step", ".4g", _exactly(lambda curve: 1e3 * _per_step(curve)[1])
     ),
     "range of hub bytes": ExperimentMeasure(
-        "bytes between hubs per local step differ by {} over Q", ".2%", _one(_hub_range)
+        "bytes between hubs per local step differ by {} over Q", ".2%", _of_all(_hub_range)
     ),
     "messages": ExperimentMeasure(
         "{} messages per local step", ".3g", _exactly(lambda c: c.hub_messages / c.local_steps)
@@ -245,23 +245,23 @@ MEASURES: Mapping[str, ExperimentMeasure] = {
     "limit of the bound": ExperimentMeasure(
         "the bound's terms without T: {} with all constants 1",
         ".4g",
-        _one(lambda result: sum(_bound(4, swept(result.curves[0])))),
+        _of_all(lambda result: sum(_bound(4, swept(result.curves[0])))),
     ),
     "power of N in the bound": ExperimentMeasure(
-        "the bound's third term grows with the power {}", ".3g", _one(_bound_power(lambda n: _bound(n, 1)[1]))
+        "the bound's third term grows with the power {}", ".3g", _of_all(_bound_power(lambda n: _bound(n, 1)[1]))
     ),
     "power of Q in the bound": ExperimentMeasure(
-        "the bound's third term grows with the power {}", ".3g", _one(_bound_power(lambda q: _bound(1, q)[1]))
+        "the bound's third term grows with the power {}", ".3g", _of_all(_bound_power(lambda q: _bound(1, q)[1]))
     ),
     "room as printed": ExperimentMeasure(
         "the largest stable step size is down to {} times the largest that the printed condition admits",
         ".3g",
-        _one(_room(lambda limit: limit.printed)),
+        _of_all(_room(lambda limit: limit.printed)),
     ),
     "room with N": ExperimentMeasure(
         "the largest stable step size is at least {} times the largest that the condition with N admits",
         ".3g",
-        _one(_room(lambda limit: limit.proof)),
+        _of_all(_room(lambda limit: limit.proof)),
     ),
     "seconds": ExperimentMeasure(
         "{} s to the loss at which the run in step ends",
@@ -271,7 +271,7 @@ MEASURES: Mapping[str, ExperimentMeasure] = {
     "times sooner": ExperimentMeasure(
         "{} times sooner",
         ".1f",
-        _one(
+        _of_all(
             lambda result: (
                 _to_first_end(result, result.curves[0], result.curves[0].seconds)
                 / _to_first_end(result, result.curves[-1], result.curves[-1].seconds)

@@ -292,7 +292,7 @@ def _sessions(folder: Path) -> list[dict[str, Any]]:
 
 def made_in_words(made: dict[str, Any]) -> str:
     """A line below a figure."""
-    parts = [_one(each) for each in made.get("with", [])]
+    parts = [_setting(each) for each in made.get("with", [])]
     if not parts:
         return "versions and device are not known"
     when = f"{made['started'] or '?'} to {made['ended'] or '?'}"
@@ -301,7 +301,7 @@ def made_in_words(made: dict[str, Any]) -> str:
     return f"{'; then '.join(parts)}; matrix products in {products}; {when}"
 
 
-def _one(each: dict[str, Any]) -> str:
+def _setting(each: dict[str, Any]) -> str:
     versions, hardware = each["versions"], each["hardware"]
     commit = f" at commit {versions['commit'][:12]}" if "commit" in versions else ""
     dirty = " with changes" if versions.get("commit", "").endswith("-dirty") else ""

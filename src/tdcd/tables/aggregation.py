@@ -30,14 +30,14 @@ def aggregated(source: str, chunks: Iterable[RawRows], figures: Sequence[str]) -
         KindsDiffer: a column has amounts of several kinds, such as numbers and dates.
     """
     places: dict[str, int] = {}
-    counts, columns = _Grown(0), dict[str, _Amounts | _Names]()
+    counts, columns = _Grown(0), dict[str, _AmountSums | _Names]()
     kinds: dict[str, CellKind] = {}
     labels, weights = _Same(source, "label"), _Same(source, "weight")
     for rows in chunks:
         place = np.array([places.setdefault(sample, len(places)) for sample in rows.ids], np.int64)
         counts.add(np.add, place, 1.0, len(places))
         for name, column in rows.features.items():
-            made = columns.setdefault(name, _Names() if isinstance(column, Category) else _Amounts(figures))
+            made = columns.setdefault(name, _Names() if isinstance(column, Category) else _AmountSums(figures))
             made.add(place, column, len(places))
             kind = rows.kinds.get(name)
             if kind is not None and kinds.setdefault(name, kind) != kind:
@@ -78,7 +78,7 @@ class _Grown:
         return self._room[: self._size]
 
 
-class _Amounts:
+class _AmountSums:
     """A column of amounts: its figures by id."""
 
     def __init__(self, figures: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ class Assembled(NamedTuple):
     """What each silo knows of the list of samples, where silos may lack some."""
 
 
-class _Samples(NamedTuple):
+class _SampleNumbers(NamedTuple):
     """The samples in the federation's order."""
 
     numbers: Mapping[str, int]
@@ -222,7 +222,7 @@ def assemble(
     if held_out.all():
         raise TableError([f"all of the {len(ids)} samples are held out: lower evaluate.holdout, or add samples"])
     labels, mean, scale = standardized(encoded, ~held_out, label_unit(config))
-    samples = _Samples(numbers, held_out, labels)
+    samples = _SampleNumbers(numbers, held_out, labels)
     weights = raw_weights(config, tables, numbers)
     # Randomised labels are left out: those of the other ids were never drawn.
     amounts = None if config.federation.label_epsilon is not None else encoded.task == "regression"
@@ -358,7 +358,7 @@ def _silo(
     config: Config,
     index: int,
     parts: list[RawRows],
-    samples: _Samples,
+    samples: _SampleNumbers,
     bias: bool,
     distributed: DistributedTables | None,
 ) -> tuple[Silo, Preparation]:

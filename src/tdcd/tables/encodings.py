@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.words import counted
-from tdcd.tables.cells import moment_in_words
-from tdcd.tables.rows import Category
-from tdcd.tables.summary import CategoryStats, ColumnStats, NumericStats, SketchStats
+
+if TYPE_CHECKING:
+    from tdcd.tables.rows import Category
+    from tdcd.tables.summary import CategoryStats, ColumnStats, NumericStats, SketchStats
 
 BLANK, OTHER = "(blank)", "other"
 """Levels of rows without a value, and with a rare or unseen one."""
@@ -34,6 +35,8 @@ class Cell(NamedTuple):
     @property
     def ends(self) -> tuple[str | None, str | None]:
         """``above`` and ``up_to`` as texts, dates as dates."""
+        from tdcd.tables.cells import moment_in_words  # noqa: PLC0415 - few columns are dates
+
         above, up_to = (
             end if end is None else moment_in_words(end) if self.is_date else short(end)
             for end in (self.above, self.up_to)
@@ -79,7 +82,7 @@ class Standardized:
     """Whether a second feature marks blanks."""
 
     @classmethod
-    def fit(cls, column: NumericStats, standardize: bool) -> Self:
+    def fit(cls, column: "NumericStats", standardize: bool) -> Self:
         """The encoding of a column with these figures."""
         mean, scale = (column.mean, column.deviation or 1.0) if standardize else (0.0, 1.0)
         return cls(column.mean, mean, scale, column.missing > 0)
@@ -127,7 +130,7 @@ class OneHot:
     """The share of the training rows that have each feature, for additive models; otherwise not kept."""
 
     @classmethod
-    def fit(cls, name: str, column: CategoryStats, rare: int, *, has_shares: bool = False) -> Self:
+    def fit(cls, name: str, column: "CategoryStats", rare: int, *, has_shares: bool = False) -> Self:
         """The encoding for these counts; levels with fewer than ``rare`` rows are rare, as is one called "other"."""
         kept = tuple(sorted(level for level, n in column.levels.items() if n >= rare and level != "other"))
         if len(kept) > MOST_LEVELS:
@@ -148,7 +151,7 @@ class OneHot:
         others = [f"{column}=other"] * self.other + [f"{column} missing"] * self.indicator
         return [f"{column}={level}" for level in self.levels] + others
 
-    def apply(self, column: Category, out: NDArray[Any]) -> None:
+    def apply(self, column: "Category", out: NDArray[Any]) -> None:
         """Write the features of these names to ``out``."""
         places = {level: place for place, level in enumerate(self.levels)}
         unseen = len(self.levels) if self.other else -1
@@ -158,7 +161,7 @@ class OneHot:
         rows = np.flatnonzero(place >= 0)
         out[rows, place[rows]] = 1
 
-    def unseen(self, column: Category) -> tuple[list[str], int]:
+    def unseen(self, column: "Category") -> tuple[list[str], int]:
         """The levels that have no feature of their own, and how many rows have one of them."""
         places = [place for place, level in enumerate(column.levels) if level not in {*self.levels}]
         counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.levels))[places]
@@ -197,7 +200,7 @@ class Binned:
     """Whether the amounts are dates, as days since 1970-01-01."""
 
     @classmethod
-    def fit(cls, name: str, column: SketchStats, bins: int) -> Self:
+    def fit(cls, name: str, column: "SketchStats", bins: int) -> Self:
         """The encoding of a column with this sketch."""
         _refuse_empty(name, column)
         cuts, counts = column.sketch.bins(bins)
@@ -270,7 +273,7 @@ class Piecewise:
     """Whether the amounts are dates, as days since 1970-01-01."""
 
     @classmethod
-    def fit(cls, name: str, column: SketchStats, bins: int, *, is_centred: bool) -> Self:
+    def fit(cls, name: str, column: "SketchStats", bins: int, *, is_centred: bool) -> Self:
         """The encoding of a column with this sketch.
 
         A value that many rows share takes one bin of those that :class:`Binned` would have, and the others are for the
@@ -328,7 +331,7 @@ class Piecewise:
         return {key: value for key, value in asdict(self).items() if key != "is_date" or value}
 
 
-def _refuse_empty(name: str, column: SketchStats) -> None:
+def _refuse_empty(name: str, column: "SketchStats") -> None:
     """A sketch without numbers of a column that has values says nothing of where bins begin."""
     if column.known and not column.sketch.counts:
         raise ValueError(
@@ -356,9 +359,11 @@ def short(number: float) -> str:
 
 
 def fit_encoding(
-    name: str, column: ColumnStats, *, standardize: bool, rare: int, bins: int | None, is_piecewise: bool
+    name: str, column: "ColumnStats", *, standardize: bool, rare: int, bins: int | None, is_piecewise: bool
 ) -> ColumnEncoding:
     """The encoding of a column with these figures."""
+    from tdcd.tables.summary import CategoryStats, SketchStats  # noqa: PLC0415 - as in tdcd.tables.preparation
+
     if isinstance(column, CategoryStats):
         return OneHot.fit(name, column, rare, has_shares=bins is not None and not is_piecewise)
     if isinstance(column, SketchStats):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,8 +26,10 @@ from tdcd.records.run_folder import RunFolder
 from tdcd.tables.encodings import ColumnEncoding, OneHot, Piecewise, Standardized, encoding_from_json, fit_encoding
 from tdcd.tables.errors import caution
 from tdcd.tables.labels import LabelEncoding
-from tdcd.tables.rows import Category, RawRows
-from tdcd.tables.summary import CategoryStats, NumericStats, SketchStats, Summary, merge_summaries
+
+if TYPE_CHECKING:
+    from tdcd.tables.rows import RawRows
+    from tdcd.tables.summary import Summary
 
 ABSENT = ""
 """Where a preparation's file has what is no column: no column has an empty name."""
@@ -47,7 +49,7 @@ class Preparation:
     @classmethod
     def fit(
         cls,
-        summary: Summary,
+        summary: "Summary",
         *,
         standardize: bool = True,
         rare: int = 1,
@@ -75,8 +77,10 @@ class Preparation:
         return prepared
 
     @classmethod
-    def of_clients(cls, summaries: Mapping[str, Summary], config: Config) -> Self:
+    def of_clients(cls, summaries: Mapping[str, "Summary"], config: Config) -> Self:
         """A preparation from the summaries of a silo's clients, by client, as the configuration sets it."""
+        from tdcd.tables.summary import merge_summaries  # noqa: PLC0415 - features that are ready have no raw columns
+
         data, model, merged = config.data, config.model, merge_summaries(summaries)
         return cls.fit(
             merged,
@@ -101,7 +105,7 @@ class Preparation:
         return tuple(name for name, part in self.parts.items() if isinstance(part, OneHot))
 
     def apply(
-        self, rows: RawRows, dtype: DTypeLike, num_ones: int = 0, absent: NDArray[np.bool_] | None = None
+        self, rows: "RawRows", dtype: DTypeLike, num_ones: int = 0, absent: NDArray[np.bool_] | None = None
     ) -> NDArray[Any]:
         """``[n, D + num_ones]``: the features of these rows in the precision of the run, and columns of ones.
 
@@ -116,8 +120,10 @@ class Preparation:
             start += width
         return self.absent.marked(features, absent, num_ones)
 
-    def cautions(self, rows: RawRows) -> dict[str, str]:
+    def cautions(self, rows: "RawRows") -> dict[str, str]:
         """A sentence for every raw column that has levels in these rows which training did not learn about."""
+        from tdcd.tables.rows import Category  # noqa: PLC0415 - features that are ready have no raw columns
+
         sentences = {}
         for name, part in self.parts.items():
             column = rows.features[name]
@@ -166,13 +172,15 @@ class Preparation:
         return cls(encodings, Absent.from_json(value[ABSENT]) if ABSENT in value else Absent())
 
 
-def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[str, str]:
+def without_use(summary: "Summary", preparation: Preparation, rare: int) -> dict[str, str]:
     """The raw columns that are the same in every training row of a silo, each with a sentence about it.
 
     Args:
         summary: what ``preparation`` was fitted to.
         rare: as it was fitted with.
     """
+    from tdcd.tables.summary import CategoryStats, NumericStats  # noqa: PLC0415 - features that are ready have no raw columns
+
     sentences = {}
     for name, part in preparation.parts.items():
         column = summary.columns[name]
@@ -180,7 +188,8 @@ def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[s
             is_constant, known = not column.squares and not (column.known and column.missing), column.known > 0
         else:
             bends = isinstance(part, Piecewise) and len(part.edges) > 1
-            is_constant, known = len(part.names(name)) == 1 and not bends, _has_values(column)
+            known = bool(column.levels) if isinstance(column, CategoryStats) else column.known > 0
+            is_constant = len(part.names(name)) == 1 and not bends
         if not is_constant:
             continue
         if not known:
@@ -193,10 +202,6 @@ def without_use(summary: Summary, preparation: Preparation, rare: int) -> dict[s
         else:
             sentences[name] = "is the same in every training row, so the model learns nothing from it: leave it out"
     return sentences
-
-
-def _has_values(column: CategoryStats | SketchStats) -> bool:
-    return bool(column.levels) if isinstance(column, CategoryStats) else column.known > 0
 
 
 def save_preparations(folder: Path, preparations: Mapping[str, Preparation], label_encoding: LabelEncoding) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tdcd.core.objective import Objective, Tree
 from tdcd.federation.silos import Federation, Silo
-from tdcd.theory.full_objective import ROWS_AT_ONCE, Matrix, Vector, flat_rows
+from tdcd.theory.full_objective import ROWS_AT_ONCE, Matrix, flat_rows
 from tdcd.theory.smoothness import NARROW, Constants
 from tdcd.theory.stability import RoundMap
 
@@ -50,13 +50,6 @@ class StepScaling:
             for silo, root in zip(federation.silos, self.inverse_roots, strict=True)
         )
         return replace(federation, silos=silos, test_labels=None, test_weights=None)
-
-    def squared_norm(self, gradient: Vector) -> float:
-        r"""The squared norm of a gradient ``[D]`` in the old variables: :math:`\sum_j \|A_j^{-1/2} g_{(j)}\|^2`."""
-        outputs = len(gradient) // sum(map(len, self.inverse_roots))
-        edges = outputs * np.cumsum([0, *map(len, self.inverse_roots)])
-        parts = [gradient[begin:end].reshape(-1, outputs) for begin, end in pairwise(edges.tolist())]
-        return sum(float(np.sum((root @ part) ** 2)) for root, part in zip(self.inverse_roots, parts, strict=True))
 
     def ridges(self, l2: float) -> list[float]:
         """How much the regulariser curves each silo's block, in the new variables."""

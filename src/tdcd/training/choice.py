@@ -176,7 +176,7 @@ def choose(
             continue
         if plan.federation.test_labels is None:
             raise ValueError(f"model = 'auto' {NO_HELD_OUT}")
-        clock = _Clock(due)
+        clock = _TimeLimit(due)
         result = train_plan(plan, observe=observe, should_stop=clock.is_over)
         is_cut = result.status == "interrupted"
         own = None if result.status == "diverged" else _held_out(result)
@@ -205,7 +205,7 @@ def _explain_nearly_all(trials: Sequence[CandidateFigures]) -> bool:
     return any(trial.metric == "r2" and (trial.score or 0.0) >= NEARLY_ALL for trial in trials)
 
 
-class _Clock:
+class _TimeLimit:
     """A time limit that says whether it ended a training, and that never ends one before its first rounds."""
 
     def __init__(self, due: float) -> None:

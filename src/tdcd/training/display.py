@@ -59,7 +59,7 @@ class _TerminalBar(rich.progress.Progress):
     def __init__(self, console: Console) -> None:
         words = rich.progress.TextColumn("{task.description}", markup=False)
         super().__init__(rich.progress.BarColumn(), words, console=console, transient=True)
-        self._task, self._words = self.add_task("starting", total=None), _Words()
+        self._task, self._words = self.add_task("starting", total=None), _WordDisplay()
 
     def observe(self, news: "Progress") -> None:
         """Show how far the run is."""
@@ -71,7 +71,7 @@ class _NotebookBar:
 
     def __init__(self, ipython: Any) -> None:
         self._handle = ipython.display.display(_Shown(""), display_id=True)
-        self._words, self._shown_at = _Words(), 0.0
+        self._words, self._shown_at = _WordDisplay(), 0.0
 
     def observe(self, news: "Progress") -> None:
         """Show how far the run is."""
@@ -99,7 +99,7 @@ class _Shown:
         return self._markup
 
 
-class _Words:
+class _WordDisplay:
     """How far a run is, in words."""
 
     def __init__(self) -> None:

@@ -21,8 +21,6 @@ from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, map_tree
 
-STEP_BYTES = 4
-"""The bytes of a number in fixed point."""
 _MARK = np.uint32(2**31)
 """What a number beyond the range becomes: no sum of numbers within it is this large."""
 

@@ -54,15 +54,15 @@ class Logistic(Loss):
 
     def change(self, slope: Array, change: Array, response: Response) -> Array:
         """The slope is p - y: p itself where y is 0, and p - 1 where it is 1; corrected, y is below 0 or above 1."""
-        label, chances, changes = self._both(slope, change, response)
+        label, chances, changes = self._of_classes(slope, change, response)
         return log_mean(chances, changes) - label * change[..., 0]
 
     def change_slopes(self, slope: Array, change: Array, response: Response) -> Array:
         """The chance of the second class after the change, less the label."""
-        label, chances, changes = self._both(slope, change, response)
+        label, chances, changes = self._of_classes(slope, change, response)
         return (tilted(chances, changes)[..., 1] - label)[..., None]
 
-    def _both(self, slope: Array, change: Array, response: Response) -> "tuple[Array, Array, Array]":
+    def _of_classes(self, slope: Array, change: Array, response: Response) -> "tuple[Array, Array, Array]":
         """The label, and of both classes the chances before and the changes of their scores, ``[..., 2]``."""
         library, slope, change = library_of(slope), slope[..., 0], change[..., 0]
         label = ((slope < 0).astype(slope.dtype) - response.other) / response.slope

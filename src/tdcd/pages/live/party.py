@@ -22,7 +22,7 @@ class WatchedParty:
 
     def __init__(self, run: FoundRun, number: int) -> None:
         """Nothing is read before the first look."""
-        self.number, self.found, self.problem = number, run, ""
+        self.number, self.files, self.problem = number, run, ""
         self._status: Mapping[str, Any] | None = None
         self._is_gone = False
 
@@ -36,7 +36,7 @@ class WatchedParty:
         self.problem, self._is_gone = "", run is None or run.kind != "party"
         if not self._is_gone:
             try:
-                self._status = read_status(self.found.path)
+                self._status = read_status(self.files.path)
             except (OSError, ValueError) as error:
                 self.problem = str(error)
 
@@ -63,11 +63,11 @@ class WatchedParty:
         return {**self._about(), "state": "damaged", "words": DAMAGED_FILES, "problems": [problem]}
 
     def _about(self) -> dict[str, Any]:
-        return {"id": self.number, "name": self.found.name, "group": self.found.group, "kind": "party"}
+        return {"id": self.number, "name": self.files.name, "group": self.files.group, "kind": "party"}
 
     def _stands(self, status: Mapping[str, Any]) -> tuple[str, str]:
         if self._is_gone:
-            return "gone", f"{self.found.path} is no longer there; this is the party's last state."
+            return "gone", f"{self.files.path} is no longer there; this is the party's last state."
         if not status.get("alive"):
             return "stopped", "The party's process is gone: start tdcd party again, and it continues."
         phase = str(status.get("phase", ""))

@@ -254,8 +254,8 @@ class WatchedRun:
         self._follow(run)
 
     def _follow(self, run: FoundRun) -> None:
-        """Begin with the files of ``found``."""
-        self.found = run
+        """Begin with the files of a run."""
+        self.files = run
         home = run.homes[0] if run.homes else run.path
         self._history = HistoryReader(home / HISTORY)
         self._config = SmallFile(home / CONFIG, _read_config)
@@ -286,12 +286,12 @@ class WatchedRun:
         return self._history.is_behind and not self._is_gone
 
     def look(self, run: FoundRun | None, budget: Budget) -> None:
-        """Read what is new; ``found`` is None for a run that is no longer there, which stays as it was last."""
+        """Read what is new; ``run`` is None for a run that is no longer there, which stays as it was last."""
         self.problem = ""
         self._is_gone = run is None or not run.path.is_dir() or (run.kind == "nothing" and self.has_begun)
         if run is None or self._is_gone:
             return
-        if run != self.found:
+        if run != self.files:
             self._follow(run)
         small: list[SmallFile[Any]] = [self._config, self._facts, *self._timelines]
         for file in small:
@@ -303,7 +303,7 @@ class WatchedRun:
 
     def _look_at_hubs(self) -> None:
         self._statuses = {}
-        for home in self.found.homes:
+        for home in self.files.homes:
             try:
                 status = read_status(home)
             except (OSError, ValueError) as error:
@@ -365,7 +365,7 @@ class WatchedRun:
         return {**self._about(), **Standing("damaged", DAMAGED_FILES)._asdict(), "problems": [*self._problems, problem]}
 
     def _about(self) -> dict[str, Any]:
-        run = self.found
+        run = self.files
         return {"id": self.number, "name": run.name, "group": run.group, "kind": run.kind}
 
     @property
@@ -393,7 +393,7 @@ class WatchedRun:
         return max(0, rounds) * (end - begin) / (last - first) if last > first else None
 
     def _standing(self) -> Standing:
-        run, latest = self.found, self._latest
+        run, latest = self.files, self._latest
         if self._is_gone:
             return _of_missing(run.path, has_begun=self.has_begun)
         if self._history.problem or self._history.is_behind:

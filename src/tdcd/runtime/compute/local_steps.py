@@ -125,7 +125,7 @@ class LocalSteps:
         rows: ClientRows,
         known: Known,
         step_size: Any,
-        iteration: int,
+        iteration: Any,
         memory: Tree = None,
         *,
         client: tuple[NDArray[np.uint32], int],
@@ -141,11 +141,6 @@ class LocalSteps:
             own = None if phi_of_members(self.model) is None else (client[0], np.int32(client[1]))
             with precision(self.dtype):
                 return map_tree(np.asarray, _compiled_steps(block, *arrays, own, local=self))
-        return self._linear_steps(block, rows, known, weights, step_size, iteration)
-
-    def _linear_steps(
-        self, block: Tree, rows: ClientRows, known: Known, weights: Any, step_size: Any, iteration: Any
-    ) -> Tree:
         features: Any = rows.features.reshape(*rows.labels.shape, -1)
         descent = self.descent(step_size)
         # Of so few rows, `@` takes twice as long.
@@ -195,16 +190,16 @@ def _compiled_steps(
 
 
 def _loop(
-    step: Callable[[Moving, Any], Moving], moving: Moving, minibatches: Minibatch | None = None, length: int = 0
-) -> Moving:
-    """:func:`tdcd.core.algorithm.scan` as a plain loop."""
+    step: Callable[[Moving, Any], tuple[Moving, None]], moving: Moving, minibatches: Minibatch | None, length: int
+) -> tuple[Moving, None]:
+    """``jax.lax.scan`` as a plain loop."""
     if minibatches is None:
         for _ in range(length):
-            moving = step(moving, None)
-        return moving
+            moving, _ = step(moving, None)
+        return moving, None
     features, (labels, received, start), weights, _ = minibatches
     known = map(Known, labels, received, repeat(None) if start is None else start)
     # A tuple of the parts does for a Minibatch, and is made faster.
     for minibatch in zip(features, known, weights, strict=True):
-        moving = step(moving, minibatch)
-    return moving
+        moving, _ = step(moving, minibatch)
+    return moving, None

@@ -41,7 +41,7 @@ class Certification:
         """Whether this hub alone has labels, and sends the others the result."""
         self.awaited: list[Key] = []
         """What it waits for of other hubs."""
-        self.found = NOTHING
+        self.certificate = NOTHING
         self.is_over = False
         self._steps = self._dialogue()
 
@@ -84,16 +84,16 @@ class Certification:
                     SiloSide(reported.square, reported.penalty, reported.gradient_square)
                     for reported in self._facts("norm")
                 ]
-                self.found = proof.certificate(sides)
+                self.certificate = proof.certificate(sides)
             if self._is_sent_on:
-                known = {} if math.isnan(self.found.loss) else self.found._asdict()
+                known = {} if math.isnan(self.certificate.loss) else self.certificate._asdict()
                 yield self._publish("gap", {}, GapFacts(**known))
         else:
             yield self._wait("gap")
             gap = self._exchange.parts("gap", self._round)[0].facts
             assert isinstance(gap, GapFacts)
             if gap.loss is not None and gap.bound is not None and gap.gradient_norm is not None:
-                self.found = Certificate(gap.loss, gap.bound, gap.gradient_norm)
+                self.certificate = Certificate(gap.loss, gap.bound, gap.gradient_norm)
 
     def _mix(self) -> Iterator[list[Instruction]]:
         """Let all hubs mix the models of the same rounds alike."""

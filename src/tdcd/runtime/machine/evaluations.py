@@ -421,11 +421,6 @@ class Evaluations:
         self.recorded = 0 if restored is None else restored.recorded
         """The round of the last line; 0 before the first."""
 
-    @property
-    def has_news(self) -> bool:
-        """Whether a line may be written, or was the last one; asked for with every message."""
-        return bool(self.waiting) or self.candidates.ended_at is not None
-
     def of(self, round_index: int) -> list[Key]:
         """What a hub needs of others for a line of the history: scores, or what the hub with the labels made of it."""
         return [(flow, round_index) for flow in self._flows]

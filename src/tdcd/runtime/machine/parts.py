@@ -14,7 +14,7 @@ from tdcd.records.metrics import metric_names
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages.messages import FiguresFacts, GapFacts, ModelFacts, Part, ProofFacts, ScoresFacts
-from tdcd.runtime.messages.validation import LEAVES_OUT, take, take_all, take_json, take_masks
+from tdcd.runtime.messages.validation import LEAVES_OUT, take, take_all, take_json, take_mask
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.tables.preparation import Preparation
 
@@ -41,7 +41,13 @@ def check_part(part: Part, job: Job, compute: HubCompute) -> None:
         if layout is None:
             raise RejectedMessage(f"a hub was not to send '{part.flow}'")
         take_all(part.arrays, layout.arrays, layout.masks)
-        take_masks(part.arrays, layout.masks, job.may_be_absent if "absent" in layout.masks else job.has_grace)
+        may_leave_out = job.may_be_absent if "absent" in layout.masks else job.has_grace
+        for name, size in layout.masks.items():
+            if name not in part.arrays:
+                continue
+            if not may_leave_out:
+                raise RejectedMessage(LEAVES_OUT)
+            take_mask(part.arrays[name], name, size)
     if part.flow in _CHECKS:
         _CHECKS[part.flow](part, job, compute)
 

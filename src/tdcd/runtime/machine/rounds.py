@@ -369,7 +369,7 @@ class Rounds:
     def _record(self) -> list[Instruction]:
         """The lines of the history whose scores are all there, in order; one of them may end the run."""
         out: list[Instruction] = []
-        if not self.evaluations.has_news:
+        if not self.evaluations.waiting and self.evaluations.candidates.ended_at is None:
             return out
         is_over = self.phase in ("", "sharing")
         for line in () if is_over else self.evaluations.complete(self.exchange, self._records, self._part):
@@ -400,7 +400,7 @@ class Rounds:
             if self._certification.awaited != before:
                 self._wanted_in = ("", -1)
             return [*out, *self._late_wants()]
-        out.append(self.evaluations.release(self._certification.found))
+        out.append(self.evaluations.release(self._certification.certificate))
         self.phase, self._certification = self._interrupted, None
         # There may be more lines, or this one ended the run.
         out += self._record()

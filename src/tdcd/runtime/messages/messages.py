@@ -222,11 +222,11 @@ class Opening(Message, frozen=True, kw_only=True, tag="opening"):
 
 
 # What a round's flows carry, between a hub and its clients and between hubs.
-class _Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class _FlowFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a part says that is no array."""
 
 
-class ScoresFacts(_Facts, frozen=True, kw_only=True, tag="scores"):
+class ScoresFacts(_FlowFacts, frozen=True, kw_only=True, tag="scores"):
     """What a hub says with its scores."""
 
     penalty: float
@@ -237,7 +237,7 @@ class ScoresFacts(_Facts, frozen=True, kw_only=True, tag="scores"):
     """The clients whose rows are not in these scores."""
 
 
-class FiguresFacts(_Facts, frozen=True, kw_only=True, tag="figures"):
+class FiguresFacts(_FlowFacts, frozen=True, kw_only=True, tag="figures"):
     """What an evaluation gave, from the hub with the labels."""
 
     figures: EvaluationFigures | None
@@ -248,7 +248,7 @@ class FiguresFacts(_Facts, frozen=True, kw_only=True, tag="figures"):
     """The clients whose rows are not in these figures."""
 
 
-class ProofFacts(_Facts, frozen=True, kw_only=True, tag="proof"):
+class ProofFacts(_FlowFacts, frozen=True, kw_only=True, tag="proof"):
     """What a hub says in a certificate."""
 
     is_whole: bool = True
@@ -263,7 +263,7 @@ class ProofFacts(_Facts, frozen=True, kw_only=True, tag="proof"):
     """Of the norm of the objective's gradient by the block of the witness."""
 
 
-class GapFacts(_Facts, frozen=True, kw_only=True, tag="gap"):
+class GapFacts(_FlowFacts, frozen=True, kw_only=True, tag="gap"):
     """What a certificate gave, from the hub with the labels; nothing if there is none."""
 
     loss: float | None = None
@@ -271,7 +271,7 @@ class GapFacts(_Facts, frozen=True, kw_only=True, tag="gap"):
     gradient_norm: float | None = None
 
 
-class ModelFacts(_Facts, frozen=True, kw_only=True, tag="model"):
+class ModelFacts(_FlowFacts, frozen=True, kw_only=True, tag="model"):
     """What goes with a silo's block at the end."""
 
     preparation: Json | None = None

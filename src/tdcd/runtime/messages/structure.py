@@ -15,7 +15,7 @@ MOST_NUMBERS = 2**40
 """The most numbers of an array; no axis is longer."""
 MOST_ARRAYS = 10_000
 """The most arrays of a block: an empty array takes a few bytes of a message, and a hundred times as many in memory."""
-_Name = Annotated[str, Meta(max_length=200)]
+_ArrayName = Annotated[str, Meta(max_length=200)]
 
 
 # Safetensors has its own use for one name.
@@ -78,7 +78,7 @@ class EvaluationFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 Arrays = Mapping[str, NDArray[Any]]
-NamedArrays = Annotated[dict[_Name, Array], Meta(max_length=MOST_ARRAYS)]
+NamedArrays = Annotated[dict[_ArrayName, Array], Meta(max_length=MOST_ARRAYS)]
 """The arrays of a block, or of an exchange, by name: those with expected names are taken, and the others left."""
 NamedArraysInFiles = Annotated[dict[_NameInFiles, Array], Meta(max_length=MOST_ARRAYS)]
 """The same, if they go into a file as they are."""

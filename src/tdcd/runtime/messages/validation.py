@@ -44,15 +44,6 @@ def take_all(
     return taken
 
 
-def take_masks(arrays: NamedArrays, sizes: Mapping[str, int], may_leave_out: bool) -> None:
-    """Refuse arrays that say which samples are absent, unless clients may be left out and they are 0 or 1."""
-    for name, size in sizes.items():
-        if name in arrays:
-            if not may_leave_out:
-                raise RejectedMessage(LEAVES_OUT)
-            take_mask(arrays[name], name, size)
-
-
 def are_finite(arrays: Iterable[NDArray[Any]]) -> bool:
     """Whether arrays have no number that is not finite."""
     for values in arrays:

@@ -166,7 +166,7 @@ class HubDriver:
         stage = self.hub.phase, self.hub.round
         if (stage, num_missing) == (self._stage, self._num_missing):
             return
-        (self._backoff.reset if stage == self._stage else self._backoff.next_stage)()
+        self._backoff.restart(is_next_stage=stage != self._stage)
         if isinstance(news, Received):
             # Who has answered is not late, though asked again.
             self._missing_since.pop(news.sender, None)

@@ -139,23 +139,20 @@ class Backoff:
         self._first, self._longest, self._clock = first_s, longest_s, clock
         self._usual = 0.0
         self._began: float | None = None
-        self.reset()
+        self._wait, self._since = first_s, clock()
 
-    def next_stage(self) -> None:
-        """All have answered, and the next question is asked."""
+    def restart(self, *, is_next_stage: bool) -> None:
+        """There was progress; of the next stage if all have answered, and the next question is asked."""
         now = self._clock()
-        if self._began is not None:
-            self._usual = min(max(now - self._began, _FADING * self._usual), self._longest)
-        self._began = now
-        self.reset()
+        if is_next_stage:
+            if self._began is not None:
+                self._usual = min(max(now - self._began, _FADING * self._usual), self._longest)
+            self._began = now
+        self._wait, self._since = max(self._first, min(2 * self._usual, self._longest)), now
 
     def disturb(self) -> None:
         """A party connected or left: how long this stage takes says nothing about the links."""
         self._began = None
-
-    def reset(self) -> None:
-        """There was progress."""
-        self._wait, self._since = max(self._first, min(2 * self._usual, self._longest)), self._clock()
 
     def prolong(self) -> None:
         """A message is being received: the wait restarts."""

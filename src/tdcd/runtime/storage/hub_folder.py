@@ -261,11 +261,6 @@ class HubFolder:
         self._absences.append(line)
         failpoint("absence.after")
 
-    def write_lines(self) -> None:
-        """Add the lines that wait, if there are any."""
-        self._absences.write()
-        self._history.write()
-
     def marked(self, state: HubState) -> HubState:
         """A state with marks of all lines that led to it: those so far."""
         return msgspec.structs.replace(state, history=self._written, absences=self._noted)
@@ -275,7 +270,8 @@ class HubFolder:
 
         ``checkpoints.settle`` waits for that.
         """
-        self.write_lines()
+        self._absences.write()
+        self._history.write()
         self.checkpoints.save(state)
 
     def describe(self, handshake: Handshake) -> None:
@@ -338,7 +334,8 @@ class HubFolder:
     ) -> None:
         """Write the model of round ``kept``, what came with other silos' blocks, and last that the run is over."""
         failpoint("finish.before")
-        self.write_lines()
+        self._absences.write()
+        self._history.write()
         if preparations:
             save_preparations(self.path, preparations, load_label_encoding(self.path))
         self.run.save_blocks(list(blocks), list(blocks.values()), kept, self._written)

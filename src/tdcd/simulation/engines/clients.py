@@ -158,7 +158,21 @@ class ClientsProgram:
         silos = range(len(self.blocks))
         phis = [self._hub_phi(silo, state, shared, own) for silo in silos]
         exchanged = Exchanged(phis, self.round, self.variant.dropout, own.seed, own.rounds)
-        stepped = self._stepped(state, shared, own, exchanged)
+        stepped: dict[int, Tree] = {}
+        alone = [(silo,) for silo in silos]
+        # Lines 13 to 19: per silo, the clients' blocks [K, ...] after their local steps.
+        for together in alike(self.blocks, self.variant, shared, own) if self.together else alone:
+            steps = self._steps(together[0], own)
+            ready = [
+                (
+                    state.blocks[silo],
+                    self._minibatches(silo, state, shared, own, exchanged),
+                    state.carried[silo] if state.carried else None,
+                )
+                for silo in together
+            ]
+            moved = [steps(*ready[0])] if len(together) == 1 else in_one_batch(steps, ready)
+            stepped.update(zip(together, moved, strict=True))
         carried = state.carried
         if carried:
             stepped, carried = self._parted(stepped, state, own)
@@ -167,14 +181,14 @@ class ClientsProgram:
             in_range(total, largest, self.round.summed_blocks)
             for total, largest in zip(self.devices.sum([*averages]), magnitudes, strict=True)
         ]
-        moved = [
+        hub_steps = [
             self.variant.hub_update.step(block, average, remembered)
             for block, average, remembered in zip(state.blocks, summed, state.updates, strict=True)
         ]
         past = [_remember(*blocks) for blocks in zip(state.blocks, state.past, strict=True)]
         ended = [
             self._ended(silo, own.rounds, state, now) if self.variant.timing.period(silo) > 1 else (*now, ())
-            for silo, now in enumerate(moved)
+            for silo, now in enumerate(hub_steps)
         ]
         blocks, updates, pending = (list(part) for part in zip(*ended, strict=True))
         bounded = exchanged.phis if self.round.encrypted is None else self._slopes(shared, own, exchanged)
@@ -304,24 +318,6 @@ class ClientsProgram:
         """``[K, E, P]``: which of the round's E * B samples each row is."""
         return positions + batch_size * jnp.arange(positions.shape[1])[:, None]
 
-    def _stepped(self, state: State, shared: ClientsData, own: ClientsCall, exchanged: Exchanged) -> dict[int, Tree]:
-        """Per silo, the clients' blocks ``[K, ...]`` after their local steps: lines 13 to 19."""
-        stepped: dict[int, Tree] = {}
-        alone = [(silo,) for silo in range(len(self.blocks))]
-        for silos in alike(self.blocks, self.variant, shared, own) if self.together else alone:
-            steps = self._steps(silos[0], own)
-            ready = [
-                (
-                    state.blocks[silo],
-                    self._minibatches(silo, state, shared, own, exchanged),
-                    state.carried[silo] if state.carried else None,
-                )
-                for silo in silos
-            ]
-            moved = [steps(*ready[0])] if len(silos) == 1 else in_one_batch(steps, ready)
-            stepped.update(zip(silos, moved, strict=True))
-        return stepped
-
     def _steps(self, silo: int, own: ClientsCall) -> Callable[[Tree, Any, Any], Tree]:
         """The local steps of all clients of a silo: from its hub's block, their minibatches and what they carried."""
         objective = TracedObjective.of(self.objective, own.l2)
@@ -337,7 +333,7 @@ class ClientsProgram:
             step=self._step(silo, descent),
             descent=descent,
             steps=self.steps,
-            loop=partial(algorithm.scan, unroll=self.unroll),
+            loop=partial(jax.lax.scan, unroll=self.unroll),
         )
         if self.in_turn:
             return lambda block, minibatches, carried: jax.lax.map(

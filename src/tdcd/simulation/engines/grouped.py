@@ -465,7 +465,7 @@ class GroupedEngine:
         own = GroupedCall(self._clients, rows, *self._problem.numbers())
         return Call(num_rounds, (self._features, own, num_rounds), sent)
 
-    def _layout(self, ids: NDArray[np.int32], silo: int, placement: Placement | None) -> "_Layout":
+    def _layout(self, ids: NDArray[np.int32], silo: int, placement: Placement | None) -> "_RowLayout":
         rows, real, positions, places = ids[:, :, :, None], None, None, None
         if placement is not None and placement.positions.shape[1] > 1:
             # Only a single run has several groups.
@@ -475,23 +475,23 @@ class GroupedEngine:
             positions, places = self._put(order[None], 2), self._put(padded_slots(placement)[None])
         numbers = rows.astype(np.intp)
         labels = self._buffers.take(("labels", silo), self._problem.labels, numbers, self.rounds_per_call)
-        return _Layout(numbers, real, self._put(labels, 2), positions, places)
+        return _RowLayout(numbers, real, self._put(labels, 2), positions, places)
 
     def _put(self, part: NDArray[Any], axis: int | None = None) -> Any:
         """``[S, R, ...]`` on the devices; ``axis`` is one of ``[R, ...]``."""
         problem = self._problem
         return problem.devices.put(problem.over_runs(padded(part, self.rounds_per_call)), axis)
 
-    def _rows(self, silo: int, layout: "_Layout") -> GroupedRows:
+    def _rows(self, silo: int, layout: "_RowLayout") -> GroupedRows:
         rows = layout.rows
         real: Any = [None] * len(rows) if layout.real is None else layout.real
         slots = [g.slots(own, which) for g, own, which in zip(self._groups[silo], rows, real, strict=True)]
         by_run = slots[0][None] if len(slots) == 1 else np.stack(slots)
         return GroupedRows(
-            self._found(silo, rows), layout.labels, self._put(by_run, 2), layout.positions, layout.places
+            self._features_of(silo, rows), layout.labels, self._put(by_run, 2), layout.positions, layout.places
         )
 
-    def _found(self, silo: int, rows: NDArray[np.intp]) -> Any:
+    def _features_of(self, silo: int, rows: NDArray[np.intp]) -> Any:
         """See :attr:`tdcd.simulation.engines.grouped.GroupedRows.rows`."""
         if self._features is not None:
             return self._put(self._places(silo, rows), 2)
@@ -528,7 +528,7 @@ class GroupedEngine:
         return gathered if len(rows) > 1 else gathered[0]
 
 
-class _Layout(NamedTuple):
+class _RowLayout(NamedTuple):
     """Minibatches group by group, ``[S, R, E, L, P]``."""
 
     rows: NDArray[np.intp]
