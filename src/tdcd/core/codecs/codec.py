@@ -48,10 +48,15 @@ class Sending(NamedTuple):
     secret: Any = None
     """``[4]``: 128 bits that only the sender knows, for a private stream; None in a simulation, where they follow from
     the seed."""
+    known_key: Any = None
+    """:attr:`key`, where it was worked out before."""
 
     @property
     def key(self) -> Array:
         """A random key for what is sent, from which everybody draws the same numbers."""
+        if self.known_key is not None:
+            known: Array = self.known_key
+            return known
         high, low = self.seed
         key = jax.random.fold_in(jax.random.key(low), high)
         for part in (self.round, self.silo, self.stream):

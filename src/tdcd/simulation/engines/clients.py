@@ -89,6 +89,8 @@ class ClientsCall(NamedTuple):
     """None if it is compiled in."""
     sendings: Any = None
     """Per silo, the :class:`~tdcd.core.codecs.codec.Sending` of its phi, once the round is known."""
+    block_keys: Any = None
+    """Per silo ``[K]``: the random keys of what clients send of their blocks, if that is in few bits."""
 
 
 class Exchanged:
@@ -223,7 +225,17 @@ class ClientsProgram:
         shape = (*now.ids.shape, 1 if phi is None else phi.width)
         drawn = self.variant.drawn(now.seed, now.rounds, len(self.blocks), shape)
         sendings = [Sending(now.seed, now.rounds, silo, shape, drawn=each) for silo, each in enumerate(drawn)]
-        return now._replace(sendings=sendings)
+        return now._replace(sendings=sendings, block_keys=self._block_keys(now))
+
+    def _block_keys(self, own: ClientsCall) -> list[Any]:
+        """See :attr:`ClientsCall.block_keys`; all at once, as :func:`~tdcd.core.codecs.codec.for_all_silos` draws."""
+        counts = [len(numbers) for numbers in own.numbers]
+        if not self.variant.few_bits[2]:
+            return [None] * len(counts)
+        keys = jax.vmap(lambda silo, client: Sending(own.seed, own.rounds, silo, stream=BLOCKS + client).key)(
+            np.repeat(np.arange(len(counts)), counts), jnp.concatenate(own.numbers)
+        )
+        return [keys[end - count : end] for count, end in zip(counts, np.cumsum(counts), strict=True)]
 
     def _phi(self, silo: int, block: Tree, shared: ClientsData, own: ClientsCall) -> Array:
         """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
@@ -402,11 +414,11 @@ class ClientsProgram:
         if sends_whole(exchange):
             return blocks
 
-        def transmit(block: Tree, client: Array) -> Tree:
-            sending = Sending(own.seed, own.rounds, silo, stream=BLOCKS + client)
+        def transmit(block: Tree, client: Array, key: Array | None) -> Tree:
+            sending = Sending(own.seed, own.rounds, silo, stream=BLOCKS + client, known_key=key)
             return exchange.decode(exchange.encode(block, before, sending), before, sending)
 
-        return jax.vmap(transmit)(blocks, own.numbers[silo])
+        return jax.vmap(transmit)(blocks, own.numbers[silo], own.block_keys[silo])
 
     def _known(
         self,
