@@ -131,7 +131,7 @@ def test_the_largest_number_of_a_column_keeps_its_sign(bits, library):
     """In single precision 127 and a dither close to 1/2 add up to 127.5."""
     phi = library.asarray(np.array([[1.0], [-1.0], [0.3], [1.0]], np.float32))
     drawn = library.full((1, 4, 1), np.float32(0.5 - 2**-25))
-    sending = Sending(seed_words(0), 0, 0, (1, 4, 1), TO_HUB, np.arange(4), drawn)
+    sending = Sending(seed_words(0), 0, 0, (1, 4, 1), TO_HUB, np.arange(4), {TO_HUB: drawn})
     quantised = Quantised(bits)
     sent = quantised.encode(phi, sending)
     assert np.abs(np.asarray(quantised.decode(sent, sending) - phi)).max() <= 0.51 * float(sent["width"][0])

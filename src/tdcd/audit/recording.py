@@ -236,7 +236,7 @@ class _Recorder:
         holder = self.owners[silo][ids].ravel()
         sending = self._sending(index, silo, phi, stream)
         # In NumPy: JAX would compile for every number of rows.
-        sending = sending._replace(drawn=np.asarray(sending.dither()))
+        sending = sending._replace(drawn={stream: np.asarray(sending.dither())})
         for client in range(self.federation.silos[silo].num_clients):
             places = np.flatnonzero(holder == client)
             received[places] = _sent(exchange, flat[places], sending._replace(places=places))

@@ -20,18 +20,33 @@ functions are pure; those that run inside a compiled round are written in JAX.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from tdcd.core.codecs.codec import BlockCodec, Codec, Identity, NumpyBlocks, WholeBlock, is_identity, is_private
+from tdcd.core.codecs.codec import (
+    BETWEEN_HUBS,
+    TO_CLIENTS,
+    TO_HUB,
+    BlockCodec,
+    Codec,
+    Identity,
+    NumpyBlocks,
+    WholeBlock,
+    dither,
+    for_all_silos,
+    is_identity,
+    is_private,
+)
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.combine import SUM, Combine
-from tdcd.core.family.dropout import SiloDropout
+from tdcd.core.family.dropout import STREAM, SiloDropout, uniforms
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.scaled import CurvedUpdate, Window
 from tdcd.core.family.steered import LONGEST, Steered
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
+from tdcd.core.lazy import Array
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import FullParticipation, Participation
 from tdcd.core.timing import Timing
@@ -243,6 +258,24 @@ class Variant:
         """The bits of phi between hubs, of phi inside a silo, and of blocks; None where numbers are as they are."""
         bits = [getattr(part, "few_bits", None) for part in (self.exchange, self.client_exchange, self.block_exchange)]
         return bits[0], bits[1], bits[2]
+
+    def drawn(
+        self,
+        seed: Any,
+        round_index: Any,
+        num_silos: int,
+        shape: tuple[int, ...],
+        streams: Sequence[int] = (BETWEEN_HUBS, TO_HUB, TO_CLIENTS),
+    ) -> list[dict[int, Array]]:
+        """Per silo, the :attr:`~tdcd.core.codecs.codec.Sending.drawn` of a round with phi of this shape: the dither of
+        what is in few bits, of these streams, and what the silo is dropped by.
+        """
+        between, inside, _ = self.few_bits
+        few = [stream for stream in streams if (between if stream == BETWEEN_HUBS else inside)]
+        dithers = for_all_silos(partial(dither, seed, round_index, shape=shape), num_silos, few)
+        dropping = [STREAM] if self.dropout.drops_silos else []
+        dropped = for_all_silos(partial(uniforms, seed, round_index, shape=shape[:2]), num_silos, dropping)
+        return [both[0] | both[1] for both in zip(dithers, dropped, strict=True)]
 
     @property
     def beyond_theorem(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -42,15 +43,20 @@ class Sending(NamedTuple):
     stream: Any = BETWEEN_HUBS
     places: Any = None
     """For rows that one client holds: which of the round's E * B samples they are, ``[...]``; None for all samples."""
-    drawn: Any = None
-    """The dither of all samples, where it was drawn before."""
+    drawn: Mapping[int, Any] = MappingProxyType({})
+    """By stream, what was drawn before for all samples; see :func:`for_all_silos`."""
     secret: Any = None
     """``[4]``: 128 bits that only the sender knows, for a private stream; None in a simulation, where they follow from
     the seed."""
+    known_key: Any = None
+    """:attr:`key`, where it was worked out before."""
 
     @property
     def key(self) -> Array:
         """A random key for what is sent, from which everybody draws the same numbers."""
+        if self.known_key is not None:
+            known: Array = self.known_key
+            return known
         high, low = self.seed
         key = jax.random.fold_in(jax.random.key(low), high)
         for part in (self.round, self.silo, self.stream):
@@ -71,7 +77,9 @@ class Sending(NamedTuple):
 
     def dither(self) -> Array:
         """A number from -1/2 to 1/2 for every number of phi that is sent; drawn for all samples, whoever holds them."""
-        drawn: Array = self.drawn if self.drawn is not None else _dither(*self[:3], self.stream, shape=self.shape)
+        drawn: Array | None = self.drawn.get(self.stream) if self.drawn else None
+        if drawn is None:
+            drawn = dither(*self[:3], self.stream, shape=self.shape)
         return drawn if self.places is None else drawn.reshape(-1, self.shape[-1])[self.places]
 
 
@@ -90,8 +98,24 @@ def _digest(key: Array, content: Array) -> Array:
 
 
 @compiled("shape")
-def _dither(seed: Any, round_index: Any, silo: Any, stream: Any, *, shape: tuple[int, ...]) -> Array:
+def dither(seed: Any, round_index: Any, silo: Any, stream: Any, *, shape: tuple[int, ...]) -> Array:
+    """The dither of all samples of a round."""
     return half_open(Sending(seed, round_index, silo, stream=stream).key, shape)
+
+
+def for_all_silos(
+    draw: Callable[[Array, Array], Array], num_silos: int, streams: Sequence[int]
+) -> list[dict[int, Array]]:
+    """Per silo, what ``draw`` gives for the silo and each stream: :attr:`Sending.drawn`.
+
+    All of it is one draw: every other one would make a program that takes longer to compile. The numbers are the same.
+    """
+    if not streams:
+        return [{} for _ in range(num_silos)]
+    every = jax.vmap(lambda silo: jax.vmap(lambda stream: draw(silo, stream))(np.array(streams, np.uint32)))(
+        np.arange(num_silos, dtype=np.uint32)
+    )
+    return [{stream: every[silo, place] for place, stream in enumerate(streams)} for silo in range(num_silos)]
 
 
 def half_open(key: Array, shape: tuple[int, ...]) -> Array:

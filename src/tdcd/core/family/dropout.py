@@ -52,7 +52,9 @@ class SiloDropout:
 
     def kept(self, sending: Sending) -> Array:
         """Whether the silo takes part: ``[E, B]`` of all samples of the round, or ``[...]`` of those at its places."""
-        drawn = _drawn(*sending[:3], shape=sending.shape[:2])
+        drawn = sending.drawn.get(STREAM) if sending.drawn else None
+        if drawn is None:
+            drawn = uniforms(*sending[:3], STREAM, shape=sending.shape[:2])
         kept: Array = (drawn if sending.places is None else drawn.reshape(-1)[sending.places]) >= self.rate
         return kept
 
@@ -85,6 +87,7 @@ class SiloDropout:
 
 
 @compiled("shape")
-def _drawn(seed: Any, round_index: Any, silo: Any, *, shape: tuple[int, int]) -> Array:
-    key = Sending(seed, round_index, silo, stream=np.uint32(STREAM)).key
+def uniforms(seed: Any, round_index: Any, silo: Any, stream: Any, *, shape: tuple[int, int]) -> Array:
+    """What a silo takes part by, of all samples of a round: numbers from 0 up to, but without, 1."""
+    key = Sending(seed, round_index, silo, stream=stream).key
     return jax.random.uniform(key, shape, np.float32)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tdcd.core import algorithm, presence
 from tdcd.core.certificate import product_steps, summed_products
 from tdcd.core.codecs.codec import (
+    BETWEEN_HUBS,
     BLOCKS,
     TO_HUB,
     BlockCodec,
@@ -223,7 +224,7 @@ class Links:
 
     def _of_rows(self, round_index: int, stream: int, places: Any) -> Sending:
         drawn = self._drawn(round_index, stream)
-        return self._sending(round_index, self._silo, stream, places)._replace(drawn=drawn)
+        return self._sending(round_index, self._silo, stream, places)._replace(drawn={stream: drawn})
 
     def block_layout(self, block: Tree) -> Layout:
         """What a client's block is on its way up; asked for before blocks are decoded."""
@@ -326,7 +327,8 @@ def _decode(
 def _others(
     sent: list[Wire], seed: Array, round_index: Array, *, silo: int, shape: tuple[int, ...], variant: Variant
 ) -> Array:
-    sendings = [Sending(seed, round_index, index, shape) for index in range(len(sent))]
+    drawn = variant.drawn(seed, round_index, len(sent), shape, [BETWEEN_HUBS])
+    sendings = [Sending(seed, round_index, index, shape, drawn=drawn[index]) for index in range(len(sent))]
     return presence.sum_counted(variant.dropout, variant.exchange, sent, silo, sendings)
 
 

@@ -87,16 +87,19 @@ class ClientsCall(NamedTuple):
     step_size: Any
     l2: Any
     """None if it is compiled in."""
+    sendings: Any = None
+    """Per silo, the :class:`~tdcd.core.codecs.codec.Sending` of its phi, once the round is known."""
+    block_keys: Any = None
+    """Per silo ``[K]``: the random keys of what clients send of their blocks, if that is in few bits."""
 
 
 class Exchanged:
     """What hubs send each other in a round."""
 
-    def __init__(self, phis: list[Array], flows: Round, dropout: SiloPresence, seed: Any, round_index: Array) -> None:
+    def __init__(self, phis: list[Array], flows: Round, dropout: SiloPresence, sendings: Sequence[Sending]) -> None:
         """Take every hub's phi."""
-        self.phis, self._round, self._dropout = phis, flows, dropout
+        self.phis, self._round, self._dropout, self._sendings = phis, flows, dropout, sendings
         self._codec: Codec = flows.codec("phi", "hub_to_hub", default=Identity())
-        self._sendings = [Sending(seed, round_index, silo, phi.shape) for silo, phi in enumerate(phis)]
         self._sent: list[Wire] = [
             self._codec.encode(phi, sending) for phi, sending in zip(phis, self._sendings, strict=True)
         ]
@@ -157,7 +160,7 @@ class ClientsProgram:
         own = self._now(own, index)
         silos = range(len(self.blocks))
         phis = [self._hub_phi(silo, state, shared, own) for silo in silos]
-        exchanged = Exchanged(phis, self.round, self.variant.dropout, own.seed, own.rounds)
+        exchanged = Exchanged(phis, self.round, self.variant.dropout, own.sendings)
         stepped: dict[int, Tree] = {}
         alone = [(silo,) for silo in silos]
         # Lines 13 to 19: per silo, the clients' blocks [K, ...] after their local steps.
@@ -231,7 +234,22 @@ class ClientsProgram:
             return jax.tree.map(lambda array: array[index], part)
 
         parts = {name: at(getattr(own, name)) for name in ("ids", "placements", "present", "remaining", "rounds")}
-        return own._replace(**parts, shares=own.shares if own.present is None else at(own.shares))
+        now = own._replace(**parts, shares=own.shares if own.present is None else at(own.shares))
+        phi = self.round.flow("phi", "hub_to_hub")
+        shape = (*now.ids.shape, 1 if phi is None else phi.width)
+        drawn = self.variant.drawn(now.seed, now.rounds, len(self.blocks), shape)
+        sendings = [Sending(now.seed, now.rounds, silo, shape, drawn=each) for silo, each in enumerate(drawn)]
+        return now._replace(sendings=sendings, block_keys=self._block_keys(now))
+
+    def _block_keys(self, own: ClientsCall) -> list[Any]:
+        """See :attr:`ClientsCall.block_keys`; all at once, as :func:`~tdcd.core.codecs.codec.for_all_silos` draws."""
+        counts = [len(numbers) for numbers in own.numbers]
+        if not self.variant.few_bits[2]:
+            return [None] * len(counts)
+        keys = jax.vmap(lambda silo, client: Sending(own.seed, own.rounds, silo, stream=BLOCKS + client).key)(
+            np.repeat(np.arange(len(counts)), counts), jnp.concatenate(own.numbers)
+        )
+        return [keys[end - count : end] for count, end in zip(counts, np.cumsum(counts), strict=True)]
 
     def _phi(self, silo: int, block: Tree, shared: ClientsData, own: ClientsCall) -> Array:
         """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
@@ -266,7 +284,7 @@ class ClientsProgram:
             return features
         here = []
         for other in marks.silos:
-            sending = Sending(own.seed, own.rounds, other, own.ids.shape, places=places)
+            sending = own.sendings[other]._replace(places=places)
             here.append(shared.present[rows, other] & self.variant.dropout.kept_rows(sending))
         marked: Array = marks.of_round(features, ~jnp.stack(here, axis=-1))
         return marked
@@ -278,7 +296,7 @@ class ClientsProgram:
             age = variant.timing.age(silo, own.rounds)
             block = jax.tree.map(lambda now, old: jnp.concatenate([now[None], old])[age], block, state.past[silo])
         phi, alone = self._phi(silo, block, shared, own), self._alone(silo, block, shared, own)
-        kept = variant.dropout.kept_rows(Sending(own.seed, own.rounds, silo, phi.shape))
+        kept = variant.dropout.kept_rows(own.sendings[silo])
         if self.marks[silo] is not None:
             kept = kept & shared.present[own.ids, silo]
         return self._from_clients(silo, presence.counted(phi, kept, alone), own)
@@ -295,22 +313,19 @@ class ClientsProgram:
         positions, counts = own.placements[silo].positions, own.placements[silo].counts
         real = jnp.arange(positions.shape[-1]) < counts[..., None]
         rows = jnp.where(real[..., None], jax.vmap(partial(algorithm.project, phi))(positions), 0)
-        sent = self._per_client(silo, codec, rows, TO_HUB, phi.shape, own)
+        sent = self._per_client(silo, codec, rows, TO_HUB, own)
         # Every sample is a row of one client; padding goes past the end, where nothing is kept.
         num_batches, batch_size, _ = phi.shape
         where = jnp.where(real, self._places(positions, batch_size), num_batches * batch_size)
         put = jnp.zeros_like(phi).reshape(-1, phi.shape[-1]).at[where].set(sent, mode="drop").reshape(phi.shape)
-        sending = Sending(own.seed, own.rounds, silo, phi.shape)
-        return presence.counted_again(self.variant.dropout, self.devices.sum(put), sending)
+        return presence.counted_again(self.variant.dropout, self.devices.sum(put), own.sendings[silo])
 
-    def _per_client(
-        self, silo: int, codec: Codec, rows: Array, stream: int, shape: tuple[int, ...], own: ClientsCall
-    ) -> Array:
+    def _per_client(self, silo: int, codec: Codec, rows: Array, stream: int, own: ClientsCall) -> Array:
         """Every client's rows ``[K, E, P, C]`` after they were sent between it and its hub."""
-        placed = self._places(own.placements[silo].positions, shape[1])
+        placed = self._places(own.placements[silo].positions, own.ids.shape[1])
 
         def transmit(rows: Array, places: Array) -> Array:
-            return sent(codec, rows, Sending(own.seed, own.rounds, silo, shape, stream, places))
+            return sent(codec, rows, own.sendings[silo]._replace(stream=stream, places=places))
 
         return jax.vmap(transmit)(rows, placed)
 
@@ -363,7 +378,7 @@ class ClientsProgram:
             self._weights(silo, own, rows.shape[2]) * (1 if shared.weights is None else shared.weights[rows]),
             self._keys(silo, own),
         )
-        sending = Sending(own.seed, own.rounds, silo, own.ids.shape, places=places)
+        sending = own.sendings[silo]._replace(places=places)
         alone = self._alone(silo, block, shared, own)
         counted = presence.counted_rows(self.variant.dropout, minibatches, sending, alone, self.ones[silo])
         return (counted, placement.counts) if self._counts_rows(silo) else counted
@@ -395,11 +410,11 @@ class ClientsProgram:
         if sends_whole(exchange):
             return blocks
 
-        def transmit(block: Tree, client: Array) -> Tree:
-            sending = Sending(own.seed, own.rounds, silo, stream=BLOCKS + client)
+        def transmit(block: Tree, client: Array, key: Array | None) -> Tree:
+            sending = Sending(own.seed, own.rounds, silo, stream=BLOCKS + client, known_key=key)
             return exchange.decode(exchange.encode(block, before, sending), before, sending)
 
-        return jax.vmap(transmit)(blocks, own.numbers[silo])
+        return jax.vmap(transmit)(blocks, own.numbers[silo], own.block_keys[silo])
 
     def _known(
         self,
@@ -424,7 +439,7 @@ class ClientsProgram:
         if not is_identity(codec):
             real = jnp.arange(rows.shape[2]) < own.placements[silo].counts[..., None]
             received = jnp.where(real[..., None], received, 0)
-            received = self._per_client(silo, codec, received, TO_CLIENTS, exchanged.phis[silo].shape, own)
+            received = self._per_client(silo, codec, received, TO_CLIENTS, own)
         start = projected(self._phi(silo, block, shared, own)) if knowledge.needs_phi_start(silo) else None
         return Known(labels[rows], received, start)
 
