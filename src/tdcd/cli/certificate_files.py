@@ -13,6 +13,7 @@ from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import counted
 from tdcd.federation import client_of, hub_of
 from tdcd.runtime.certificates.check import (
+    AUTHORITY,
     CertificateFacts,
     cautions,
     explain,
@@ -24,7 +25,6 @@ from tdcd.runtime.certificates.check import (
     role_of,
 )
 from tdcd.runtime.certificates.issue import (
-    AUTHORITY,
     AUTHORITY_KEY,
     SECRET,
     Issued,
