@@ -101,7 +101,7 @@ def company_of(party: str) -> str:
     >>> company_of("client.bank.north"), company_of("hub.bank")
     ('authority.bank', 'authority.bank')
     """
-    return f"authority.{party.split('.')[1]}"
+    return f"authority.{'.'.join(party.split('.')[1:2])}"
 
 
 def authority_path(folder: Path, party: str) -> Path:
