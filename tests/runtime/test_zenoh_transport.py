@@ -43,7 +43,7 @@ from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Received
 from tdcd.runtime.transport.zenoh_settings import Tls
-from tdcd.runtime.transport.zenoh_transport import Proof, ZenohTransport, proven
+from tdcd.runtime.transport.zenoh_transport import IdentityProof, ZenohTransport, proven
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
@@ -159,7 +159,7 @@ def eavesdrop(session):
 @contextmanager
 def as_process(session, party, hub, certs):
     """Be a process of a party that keeps the rules until it has a link to a hub; how messages are then sent."""
-    proof = Proof.of(Certified(certs, party), proven(party, hub.party, NONCE, hub._process.nonce))
+    proof = IdentityProof.of(Certified(certs, party), proven(party, hub.party, NONCE, hub._process.nonce))
     key = f"tdcd/1/{hub.party}/{party}/message/{hub._process.nonce}"
 
     def send(data, what="last"):

@@ -185,7 +185,7 @@ class Certified:
             raise ValueError(f"{self._paths[1]} is neither an elliptic curve key nor an RSA key: tdcd certs")
         if key.public_key() != certs[0].public_key():
             raise ValueError(f"{self._paths[1]} is not the key of {cert}; copy both files again")
-        return b"".join(one.public_bytes(Encoding.DER) for one in certs), key
+        return b"".join(part.public_bytes(Encoding.DER) for part in certs), key
 
 
 class Signature(Protocol):
@@ -241,7 +241,7 @@ class Authority:
         try:
             cert, *others = _certificates(signed.certificate)
             # What cannot be read of them is found here.
-            key, _ = cert.public_key(), [facts_of(one) for one in (cert, *others)]
+            key, _ = cert.public_key(), [facts_of(each) for each in (cert, *others)]
             issuer = self._issuer(party, others, where, now, past)
             cert.verify_directly_issued_by(issuer)
         except ForgedCardError:
@@ -269,7 +269,7 @@ class Authority:
         """Who has to have signed a party's certificate: the federation's authority, or that of its company."""
         name, is_client = company_of(party), role_of(party) == "client"
         known = self._companies.get(name)
-        if is_client and known is not None and [one.public_key() for one in others] != [known[0].public_key()]:
+        if is_client and known is not None and [other.public_key() for other in others] != [known[0].public_key()]:
             raise ForgedCardError(f"{where} comes with no certificate of {name}, which signs those of its clients here")
         if not others:
             return self._certificate

@@ -364,14 +364,14 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
     def problems() -> list[str]:
         folder = tls.authority.parent
         authority, federation = authority_path(folder, party), job.config.federation.name
-        if found := explain(tls.certificate, tls.key, authority, party, host, federation=federation):
-            return found
+        if faults := explain(tls.certificate, tls.key, authority, party, host, federation=federation):
+            return faults
         if not revocations:
             revocations.append(watched_list(folder, party, _log_list))
         return revocations[0].current.problems(tls.certificate)
 
-    if found := problems():
-        raise ConfigError(found, f"the certificate of {party}")
+    if faults := problems():
+        raise ConfigError(faults, f"the certificate of {party}")
     for caution in cautions(tls.certificate, tls.key):
         event("certificate", why=caution)
     files = [tls.certificate, tls.key, tls.authority.with_name(f"{company_of(party)}.pem")]

@@ -137,8 +137,8 @@ class PeerProcesses:
         self._choices.pop(nonce, None)
         while len(self._choices) >= MOST_PROCESSES:
             del self._choices[next(iter(self._choices))]
-        said = {CHOSEN: None, REFUSED: f"{self._peer} has no link with this process of {self._party}: {word}"}
-        self._choices[nonce] = said[what] if what in said else Process.read(word)
+        refusal = f"{self._peer} has no link with this process of {self._party}: {word}"
+        self._choices[nonce] = {CHOSEN: None, REFUSED: refusal, TAKEN: Process.read(word)}[what]
         self._doubts.pop(nonce, None)
         return [*events, *self._settle()]
 

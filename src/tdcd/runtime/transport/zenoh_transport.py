@@ -139,7 +139,7 @@ NAMES_AHEAD = 4
 those that it would have after further revocations."""
 
 
-class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IdentityProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A process of a party shows that it has the key of the party's certificate."""
 
     certificate: Annotated[bytes, Meta(max_length=1 << 14)]
@@ -155,7 +155,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def check(certified: Certified, party: str, text: bytes, data: bytes) -> None:
         """Raise :class:`.ForgedCardError` unless these bytes are a party's proof."""
         try:
-            proof = msgspec.msgpack.decode(data, type=Proof)
+            proof = msgspec.msgpack.decode(data, type=IdentityProof)
         except (msgspec.MsgspecError, ValueError):
             raise ForgedCardError(f"{party} does not prove who it is") from None
         certified.authority.check(party, text, proof, party)
@@ -361,13 +361,13 @@ class ZenohTransport:
                 key = message_key(name, self._own_name, nonce)
                 certified = self._certified if what == CHOSEN else None
                 text = proven(self.party, peer, self._process.nonce, nonce)
-                said = word if certified is None else Proof.of(certified, text)
+                content = word if certified is None else IdentityProof.of(certified, text)
                 # No party waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
                 with suppress(zenoh.ZError):
                     assert self._session is not None
                     self._session.put(
-                        key, said, congestion_control=waits, express=True, attachment=_attached(what, self._process)
+                        key, content, congestion_control=waits, express=True, attachment=_attached(what, self._process)
                     )
                 with self._lock:
                     if what == CHOSEN and self._processes[peer] is processes:
@@ -473,16 +473,16 @@ class ZenohTransport:
                 if self._processes[sender].accepts(nonce):
                     self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
 
-    def _received_choice(self, sender: str, nonce: str, what: bytes, said: bytes) -> list[Event]:
+    def _received_choice(self, sender: str, nonce: str, what: bytes, content: bytes) -> list[Event]:
         """A process says whom it has chosen; if that is this one, it has to prove whose it is."""
         processes, certified = self._processes[sender], self._certified
         if what == CHOSEN and certified is not None:
             try:
                 text = proven(sender, self.party, nonce, self._process.nonce)
-                Proof.check(certified, sender, text, said[:MOST_PROOF_BYTES])
+                IdentityProof.check(certified, sender, text, content[:MOST_PROOF_BYTES])
             except ForgedCardError as error:
                 return processes.doubted(nonce, str(error))
-        word = "" if what == CHOSEN else one_line(said[:MOST_WORD_BYTES].decode(errors="replace"))
+        word = "" if what == CHOSEN else one_line(content[:MOST_WORD_BYTES].decode(errors="replace"))
         return processes.received_choice(nonce, what, word)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
