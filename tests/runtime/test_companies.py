@@ -201,6 +201,27 @@ def test_what_clients_sign_shows_their_companys_authority_to_all(companies):
                     authority.check(party, TEXT, Card(b"x" * 32, shown, alone.signature), "it")
 
 
+def test_chains_that_are_none_are_refused(companies):
+    authority, card = Authority(companies.homes[MILL]), signed(companies.homes[NORTH], NORTH)
+    cert = signed_alone(companies)
+    company = card.certificate[len(cert) :]
+    for shown in (
+        *(cert + company * 2, company + cert, company, cert * 2, cert + b"\x30", b"\x30\x84\xff\xff\xff\xff" + cert),
+        *(
+            card.certificate[:-1],
+            card.certificate + b"\x00",
+            b"\x30\xff" + cert,
+            b"\x30\x80\x00\x00",
+            b"\x00" * 99,
+            b"",
+        ),
+    ):
+        with pytest.raises(ForgedCardError, match=r"^it comes with"):
+            authority.check(NORTH, TEXT, Card(b"x" * 32, shown, card.signature), "it")
+    with pytest.raises(ForgedCardError, match=r"^it is not signed with its certificate's key"):
+        authority.check(NORTH, TEXT + b"!", card, "it")
+
+
 def signed_alone(companies):
     """The certificate of a client, without that of its authority."""
     return read_certificate(companies.homes[NORTH] / f"{NORTH}.pem").public_bytes(Encoding.DER)

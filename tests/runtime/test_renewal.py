@@ -60,6 +60,14 @@ def test_files_are_used_when_they_are_good_and_all_there(certs, tmp_path):
     cert.write_bytes(before)
     assert not any(renewal.is_due() for _ in range(4)), "as it was"
     assert len(told) == 2
+    # What was wrong with files may end without another change of them.
+    waits = ["list 0 expects another name"]
+    renewal = Renewal([cert], lambda: waits, told.append, clock=Clock())
+    cert.write_bytes(before + b"\n")
+    assert not any(renewal.is_due() for _ in range(4))
+    waits.clear()
+    assert [renewal.is_due() for _ in range(2)] == [True, False]
+    assert len(told) == 3
 
 
 def test_a_signer_uses_the_new_pair_as_soon_as_it_is_one(certs, tmp_path):

@@ -368,7 +368,10 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
             return faults
         if not revocations:
             revocations.append(watched_list(folder, party, _log_list))
-        return revocations[0].current.problems(tls.certificate)
+        try:
+            return watched_list(folder, party, _log_list).current.problems(tls.certificate)
+        except ValueError as error:
+            return [str(error)]
 
     if faults := problems():
         raise ConfigError(faults, f"the certificate of {party}")

@@ -41,7 +41,7 @@ class Renewal:
     ) -> None:
         self._files, self._problems, self._clock = files, problems, clock
         self.report = report
-        self._in_use = self._seen = self._judged = self._read()
+        self._in_use = self._seen = self._reported = self._read()
         self._looked_at = clock()
 
     def is_due(self) -> bool:
@@ -50,13 +50,13 @@ class Renewal:
             return False
         self._looked_at = self._clock()
         before, self._seen = self._seen, self._read()
-        if self._seen != before or self._seen == self._judged:
+        if self._seen != before or self._seen == self._in_use:
             return False
-        self._judged = self._seen
-        if self._seen == self._in_use:
-            return False
+        # What is wrong may not be in the files: a list of revoked ones that is late, or a clock.
         if problems := self._problems():
-            self.report(f"new files are not used, and the former ones stay in use: {'; '.join(problems)}")
+            if self._seen != self._reported:
+                self._reported = self._seen
+                self.report(f"new files are not used, and the former ones stay in use: {'; '.join(problems)}")
             return False
         self._in_use = self._seen
         return True
