@@ -115,7 +115,8 @@ STATEMENTS = {
         "Labels are not compared": NOT_PROMISED,
         "An attacker on the network": "runtime/test_zenoh_transport.py::"
         "test_whoever_reaches_a_hubs_port_is_shown_its_certificate_and_nothing_older_than_tls_13",
-        "The issuer": "runtime/test_requests.py::test_the_key_is_closed_to_others_and_is_not_in_the_request",
+        "The issuer": "runtime/test_requests.py::test_the_key_is_closed_to_others_and_is_not_in_the_request "
+        f"{COMPANIES}::test_its_own_hub_takes_every_certificate_from_one_authority_only",
         "Your own hub** gets": f"{SAID}::test_no_row_of_features_leaves_its_client "
         "tables/test_preparation.py::test_a_summary_has_no_row_in_it",
         "A linear block does not hide": f"{AUDIT}::test_a_linear_silo_without_protection_is_read",
