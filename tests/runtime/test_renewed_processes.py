@@ -15,6 +15,7 @@ from tdcd.runtime.process.trial import Trial
 pytestmark = pytest.mark.slow
 SILOS = {"bank": ["north", "south"], "shop": ["east"]}
 BANK, SHOP, NORTH, SOUTH, EAST = "hub.bank", "hub.shop", "client.bank.north", "client.bank.south", "client.shop.east"
+COMPANY = "authority.bank"
 ROUNDS, STOPS = 400, 380
 
 
@@ -27,6 +28,10 @@ class Federation:
         keys |= {"runtime": {"resend_s": 0.2}}
         self.home, self.folder, self._start = folder / "trial", folder, start
         Trial.prepare(written(folder, RIDGE | keys), [], self.home)
+        # The bank's clients have certificates of their company's own authority.
+        issue(self.home / "certs", COMPANY)
+        for client in (NORTH, SOUTH):
+            issue(self.home / "certs", client, renew=True)
         self._rows = json.loads((self.home / "data" / "options.json").read_text())
         self.hubs = [hub_of(silo) for silo in SILOS]
         self.clients = [client_of(silo, client) for silo, clients in SILOS.items() for client in clients]
@@ -35,7 +40,10 @@ class Federation:
         folder = self.folder / "certs" / party
         if not folder.exists():
             folder.mkdir(parents=True)
-            for name in (f"{party}.pem", f"{party}.key", "ca.pem", "federation.secret"):
+            files = [f"{party}.pem", f"{party}.key", "ca.pem"]
+            files += ["federation.secret"] if party in self.hubs else []
+            files += [f"{COMPANY}.pem"] if party in (BANK, NORTH, SOUTH) else []
+            for name in files:
                 shutil.copy(self.home / "certs" / name, folder)
         return folder
 

@@ -196,8 +196,8 @@ def assert_answered_while_another_job_trains(federation, services, start, served
     assert figures['tdcd_connected{party="hub.shop"}'] == figures['tdcd_jobs{waits_for="running"}'] == 1
     assert_alerts_are_about({*figures})
     # A hub that trains gets a new certificate, and trains on.
-    federation.renew(SHOP)
-    log = federation.home(SHOP).job_folder(job_of(federation, SHOP, name)) / "train.log"
+    federation.renew(BUREAU)
+    log = federation.home(BUREAU).job_folder(job_of(federation, BUREAU, name)) / "train.log"
     wait_until(lambda: RENEWED in log.read_text(), *services.values())
     before = figures_of(federation, BANK)[1]["tdcd_round"]
     wait_until(lambda: figures_of(federation, BANK)[1]["tdcd_round"] > before + 3, *services.values())
@@ -272,7 +272,7 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
         assert (last["event"], last["why"]) == ("stopped", "it was asked to")
         services[BUREAU] = start(BUREAU)
         # Parties that stand by get new certificates and keys; no process is started for that.
-        for party in (BUREAU, "client.bank.south"):
+        for party in (SHOP, "client.bank.south"):
             federation.renew(party)
             log = federation.folder / f"{party}.log"
             wait_until(lambda: RENEWED in log.read_text(), *services.values())  # noqa: B023
