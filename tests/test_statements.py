@@ -20,6 +20,7 @@ NOT_PROMISED = "assumption: it says what is not promised"
 BY_OTHERS = "assumption: it is about what parties do outside tdcd"
 MASKED, BLOCKS = "runtime/test_masked_sums.py", "runtime/test_masked_blocks.py"
 CERTIFICATES, REVOKED = "runtime/test_certificates.py", "runtime/test_revocation.py"
+COMPANIES = "runtime/test_companies.py"
 NOISE, BLOCK_NOISE = "core/test_gaussian_noise.py", "core/test_block_noise.py"
 AUDIT, SAID, SECRECY = "audit/test_audit.py", "runtime/test_what_is_said.py", "runtime/test_label_secrecy.py"
 
@@ -46,8 +47,22 @@ STATEMENTS = {
     "certificates": {
         "The federation's name": f"{CERTIFICATES}::test_a_certificate_names_its_federation_and_one_of_another_is_refused "
         "runtime/test_mask_keys.py::test_cards_of_another_federation_of_the_same_authority_are_refused",
+        "On every link": f"{COMPANIES}::test_certificates_of_another_federation_of_the_same_authority_have_no_link",
+        "The run": "runtime/test_processes.py::test_parties_that_do_not_fit_end_with_status_2_and_say_why",
+        "What it can sign": f"{COMPANIES}::"
+        "test_clients_of_a_company_have_links_and_other_hubs_know_nothing_of_its_authority",
+        "What it cannot": f"{COMPANIES}::test_to_other_hubs_a_companys_authority_is_nobody "
+        f"{COMPANIES}::test_hubs_do_not_take_a_server_with_its_certificate_for_another_hub",
+        "Its clients, to its hub": f"{COMPANIES}::"
+        "test_its_own_hub_takes_every_certificate_from_one_authority_only "
+        f"{COMPANIES}::test_only_the_hubs_and_authoritys_requests_cross_a_border",
+        "Its clients, to others": f"{COMPANIES}::test_what_clients_sign_shows_their_companys_authority_to_all",
+        "Its list": f"{COMPANIES}::test_a_company_revokes_its_own_clients_and_nobody_else",
+        "How long it lasts": f"{COMPANIES}::test_only_the_hubs_and_authoritys_requests_cross_a_border",
         "Renewal": "runtime/test_expiry.py::test_a_certificate_that_expires_is_said_every_day_and_by_both_ends "
-        f"{CERTIFICATES}::test_one_party_and_renewal",
+        f"{CERTIFICATES}::test_one_party_and_renewal "
+        "runtime/test_renewal.py::test_files_are_used_when_they_are_good_and_all_there "
+        "runtime/test_renewed_processes.py::test_a_training_goes_on_with_new_certificates_and_the_same_bits",
         "A new party": f"{CERTIFICATES}::test_issuing_again_adds_what_is_missing_and_replaces_what_is_bad",
         "A stolen key": f"{CERTIFICATES}::test_signed_by_another_authority",
         "Your own authority": f"{CERTIFICATES}::test_names_and_uses_follow_the_role",
@@ -100,7 +115,8 @@ STATEMENTS = {
         "Labels are not compared": NOT_PROMISED,
         "An attacker on the network": "runtime/test_zenoh_transport.py::"
         "test_whoever_reaches_a_hubs_port_is_shown_its_certificate_and_nothing_older_than_tls_13",
-        "The issuer": "runtime/test_requests.py::test_the_key_is_closed_to_others_and_is_not_in_the_request",
+        "The issuer": "runtime/test_requests.py::test_the_key_is_closed_to_others_and_is_not_in_the_request "
+        f"{COMPANIES}::test_its_own_hub_takes_every_certificate_from_one_authority_only",
         "Your own hub** gets": f"{SAID}::test_no_row_of_features_leaves_its_client "
         "tables/test_preparation.py::test_a_summary_has_no_row_in_it",
         "A linear block does not hide": f"{AUDIT}::test_a_linear_silo_without_protection_is_read",

@@ -288,13 +288,20 @@ def test_hubs_and_clients_started_by_hand(tables, tmp_path):
     assert read_history(out["silo1"] / "history.jsonl") == read_history(out["silo2"] / "history.jsonl")
 
 
-def test_parties_that_do_not_fit_end_with_status_2_and_say_why(tmp_path):
-    """Without TLS, on loopback: a hub, and a client with another file."""
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"seed": 7}, "seed is 7 at client.a.c1 and 0 at hub.a"),
+        ({"federation": {"run": "may"}}, "federation.run is 'may' at client.a.c1 and 'june' at hub.a"),
+    ],
+)
+def test_parties_that_do_not_fit_end_with_status_2_and_say_why(tmp_path, other, why):
+    """Without TLS, on loopback: a hub, and a client with another file, or of another run."""
     silo = {"name": "a", "clients": 1, "hub": f"127.0.0.1:{free_ports(1)[0]}"}
-    keys = RIDGE | {"silos": [silo]}
+    keys = RIDGE | {"silos": [silo], "federation": {"run": "june"}}
     planned = plan(check_config(keys))
     shards(planned)["client.a.c1"].save(tmp_path / "rows.safetensors")
-    ours, theirs = written(tmp_path / "ours", keys), written(tmp_path / "theirs", keys | {"seed": 7})
+    ours, theirs = written(tmp_path / "ours", keys), written(tmp_path / "theirs", keys | other)
     with processes(tmp_path) as start:
         hub = start("hub", "hub", ours, "--silo", "a", "--insecure", "--out", tmp_path / "run")
         rows = ("--data", tmp_path / "rows.safetensors")
@@ -306,7 +313,7 @@ def test_parties_that_do_not_fit_end_with_status_2_and_say_why(tmp_path):
         assert len(events(tmp_path / f"{party}.log")) == len(lines)
         last = json.loads(lines[-1])
         assert (last["level"], last["event"], last["status"]) == ("error", "failed", "refused")
-        assert last["why"] == "the shared files differ: seed is 7 at client.a.c1 and 0 at hub.a"
+        assert last["why"] == f"the shared files differ: {why}"
 
 
 def test_the_log_level_leaves_out_what_is_less_and_bad_input_is_json_too(tmp_path):

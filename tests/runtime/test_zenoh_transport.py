@@ -37,12 +37,13 @@ from support.transport_parties import (
     take,
     tls_of,
 )
+from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import read_key
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.transport import Joined, Left, Received
 from tdcd.runtime.transport.zenoh_settings import Tls
-from tdcd.runtime.transport.zenoh_transport import ZenohTransport
+from tdcd.runtime.transport.zenoh_transport import IdentityProof, ZenohTransport, proven
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
@@ -156,15 +157,16 @@ def eavesdrop(session):
 
 
 @contextmanager
-def as_process(session, party, hub):
+def as_process(session, party, hub, certs):
     """Be a process of a party that keeps the rules until it has a link to a hub; how messages are then sent."""
+    proof = IdentityProof.of(Certified(certs, party), proven(party, hub.party, NONCE, hub._process.nonce))
     key = f"tdcd/1/{hub.party}/{party}/message/{hub._process.nonce}"
 
     def send(data, what="last"):
         session.put(key, data, attachment=attached(what), congestion_control=BLOCK)
 
     with session.liveliness().declare_token(f"tdcd/1/{hub.party}/{party}/alive/{Process(nonce=NONCE).word}.{MARK}"):
-        send(b"", "chosen")
+        send(proof, "chosen")
         yield send
 
 
@@ -404,7 +406,7 @@ def test_a_peer_can_speak_and_listen_for_itself_only(bank, certs, party):
         heard = eavesdrop(session)
         claim_everything(session)
         assert_unharmed(bank)
-        with as_process(session, party, hub):
+        with as_process(session, party, hub, certs):
             assert hub.receive(SOON) == Joined(party)
             hub.send(party, b"for you")
         assert hub.receive(SOON) == Left(party)
@@ -436,7 +438,7 @@ def test_a_client_does_not_talk_to_somebody_at_its_hubs_address(certs, odd, wron
 def test_messages_over_the_limit_are_thrown_away(bank, certs):
     hub = bank.ends[HUB]
     with intruder(tls_of(certs, SOUTH), dial=bank.network.addresses[HUB]) as session:
-        with as_process(session, SOUTH, hub) as send:
+        with as_process(session, SOUTH, hub, certs) as send:
             assert hub.receive(SOON) == Joined(SOUTH)
             for size in (MAX_BYTES + 1, 3 * MAX_BYTES, MAX_BYTES):
                 send(bytes(size))

@@ -27,6 +27,8 @@ from tdcd.standing.statements import Called
 
 COMPANIES = {"bank": ["north", "south"], "shop": ["main"], "bureau": ["east"]}
 BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
+RENEWED = "a new one is in use from now on"
+"""What the log of a party says that has a new certificate."""
 
 
 def job_of(federation, party, name):
@@ -193,6 +195,12 @@ def assert_answered_while_another_job_trains(federation, services, start, served
     assert (health["party"], health["up"], health["jobs"]["running"]) == (BANK, True, 1)
     assert figures['tdcd_connected{party="hub.shop"}'] == figures['tdcd_jobs{waits_for="running"}'] == 1
     assert_alerts_are_about({*figures})
+    # A hub that trains gets a new certificate, and trains on.
+    federation.renew(BUREAU)
+    log = federation.home(BUREAU).job_folder(job_of(federation, BUREAU, name)) / "train.log"
+    wait_until(lambda: RENEWED in log.read_text(), *services.values())
+    before = figures_of(federation, BANK)[1]["tdcd_round"]
+    wait_until(lambda: figures_of(federation, BANK)[1]["tdcd_round"] > before + 3, *services.values())
     federation.home(BANK).refuse(job_of(federation, BANK, name), "enough")
     wait_until(lambda: all(job_of(federation, party, name).is_over for party in federation.parties))
 
@@ -263,6 +271,11 @@ def test_one_proposal_and_approvals_are_a_run_as_typed_by_hand_whoever_is_killed
         last = json.loads((federation.folder / f"{BUREAU}.log").read_text().splitlines()[-1])
         assert (last["event"], last["why"]) == ("stopped", "it was asked to")
         services[BUREAU] = start(BUREAU)
+        # Parties that stand by get new certificates and keys; no process is started for that.
+        for party in (SHOP, "client.bank.south"):
+            federation.renew(party)
+            log = federation.folder / f"{party}.log"
+            wait_until(lambda: RENEWED in log.read_text(), *services.values())  # noqa: B023
         about = job_by_command(federation, services, "--predict", name, "--to", "bank")
         folders = {hub: federation.home(hub).job_folder(about) for hub in federation.hubs}
         assert (folders[BANK] / "predictions.csv").read_text() == expected

@@ -10,7 +10,7 @@ from support.ports import free_ports
 from tdcd.config.reading import read_toml
 from tdcd.federation import client_of, hub_of
 from tdcd.records.run_folder import toml_text
-from tdcd.runtime.certificates.issue import throwaway
+from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.standing.home import Home
 
 ROWS = 60
@@ -67,6 +67,12 @@ class StandingFederation:
         weak = {"protect": "none", "protect_blocks": False, "rows": 10}
         (self.folder / party / "policy.toml").write_text(toml_text(allowed | weak | keys))
         self.write_own(party, policy="policy.toml")
+
+    def renew(self, party) -> None:
+        """A new certificate and key, while the party runs."""
+        issue(self.folder / "issuer", party, ["127.0.0.1"] * (party in self.hubs), renew=True)
+        for name in (f"{party}.pem", f"{party}.key"):
+            shutil.copy(self.folder / "issuer" / name, self.folder / party / "certs" / name)
 
     def write_own(self, party, **keys) -> None:
         self.own(party).write_text(toml_text(read_toml(self.own(party)) | keys))

@@ -13,8 +13,11 @@ from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import counted
 from tdcd.federation import client_of, hub_of
 from tdcd.runtime.certificates.check import (
+    AUTHORITY,
     CertificateFacts,
+    authority_path,
     cautions,
+    company_of,
     explain,
     facts_of,
     fingerprint,
@@ -24,18 +27,17 @@ from tdcd.runtime.certificates.check import (
     role_of,
 )
 from tdcd.runtime.certificates.issue import (
-    AUTHORITY,
     AUTHORITY_KEY,
     SECRET,
     Issued,
+    Issuer,
     SigningRequest,
     issue_all,
-    list_of,
     make_request,
     revoke,
     sign_all,
 )
-from tdcd.runtime.certificates.revocation import REVOKED, read_list
+from tdcd.runtime.certificates.revocation import REVOKED, watched_list
 
 Hubs = dict[str, tuple[str, ...]]
 
@@ -47,11 +49,14 @@ def issue_for(federation: Path, out: Path, days: int, renew: bool, only: str | N
     if only is not None:
         _find(only, federation, "--only ")
     # Who was revoked gets a new certificate only if that is asked for by name.
-    barred = _barred(out) if only is None else set()
-    wanted = {only} if only is not None else {*hubs, *clients} - barred
+    barred = _barred(out, [*hubs, *clients]) if only is None else set()
+    elsewhere = {party for party in (*hubs, *clients) if Issuer.of(out, party).is_elsewhere}
+    wanted = {only} if only is not None else {*hubs, *clients} - barred - elsewhere
     chosen = {party: hosts for party, hosts in hubs.items() if party in wanted}
-    others = [client for client in clients if client in wanted]
+    others = [party for party in (*clients, *_authorities(hubs)) if party in wanted]
     _show_issued(out, issue_all(out, chosen, others, days=days, renew=renew, federation=name))
+    if elsewhere and only is None:
+        _tell(f"Left to their own authority: {', '.join(sorted(elsewhere))}.")
     if barred:
         _tell(f"Revoked, and left as they are: {', '.join(sorted(barred))}. For a new certificate: --only PARTY.")
 
@@ -60,6 +65,17 @@ def request_for(federation: Path, party: str, out: Path, new_key: bool) -> None:
     """Make a party's key, where it has none, and a request for a certificate."""
     _find(party, federation)
     request = make_request(out, party, new_key)
+    if role_of(party) == "authority":
+        clients = f"client.{party.partition('.')[2]}.*"
+        _tell(
+            f"{party} asks to be the authority of {clients}, with this key:\n\n    {request.fingerprint}\n\n"
+            f"Send {request.path} to the federation's issuer; its tdcd certs sign shows the same digits.\n"
+            f"{out / party}.key stays here: whoever has it can pose as any of these clients, and as no one else.\n"
+            f"You get {party}.pem and {AUTHORITY} back. Put them into {out}, and sign your clients' requests there:\n"
+            f"tdcd certs sign {federation} CLIENT.csr --out {out}\n"
+            f"Your hub and your clients need {party}.pem, too."
+        )
+        return
     _tell(
         f"{party} asks for a certificate for this key:\n\n    {request.fingerprint}\n\n"
         f"Send {request.path} to the issuer; it is no secret. {out / party}.key stays here.\n"
@@ -73,13 +89,20 @@ def sign_for(federation: Path, paths: Sequence[Path], out: Path, days: int, agai
     """Check requests and sign them; make an authority where there is none."""
     hubs, clients = _parties_in(federation)
     name = check_config(read_config(federation), str(federation)).federation.name
-    done = sign_all(out, paths, {**hubs, **dict.fromkeys(clients, ())}, days, again, name)
+    others: list[str] = [*clients, *_authorities(hubs)]
+    done = sign_all(out, paths, {**hubs, **dict.fromkeys(others, ())}, days, again, name)
     _show_signed(out, done)
 
 
 def revoke_for(parties: Sequence[str], out: Path) -> None:
     """Write a list that no longer honours the parties' certificates."""
     revoked = revoke(out, parties)
+    if revoked.source.name != REVOKED:
+        _tell(
+            f"{revoked.source} is list {revoked.number}: it revokes {', '.join(parties)}.\n"
+            "Copy it to the certs folder of your hub; with exchange.protect_blocks, to those of your clients, too."
+        )
+        return
     _tell(
         f"{out / REVOKED} is list {revoked.number}: it revokes {', '.join(parties)}.\n"
         "Copy it to the certs folder of every hub, and of the clients of a revoked hub. It is signed, and no secret.\n"
@@ -125,15 +148,28 @@ def _parties_in(federation: Path) -> tuple[Hubs, list[str]]:
 
 def _find(party: str, federation: Path, option: str = "") -> None:
     hubs, clients = _parties_in(federation)
-    if party not in hubs and party not in clients:
-        raise ValueError(f"{option}{party}: the parties of {federation} are {', '.join([*hubs, *clients])}")
+    known = [*hubs, *clients]
+    if party not in known and party not in _authorities(hubs):
+        raise ValueError(
+            f"{option}{party}: the parties of {federation} are {', '.join(known)}; companies may have an authority of "
+            f"their own, {', '.join(_authorities(hubs))}"
+        )
 
 
-def _barred(folder: Path) -> set[str]:
+def _authorities(hubs: Hubs) -> list[str]:
+    """The authorities that companies may have for their own clients."""
+    return [company_of(hub) for hub in hubs]
+
+
+def _barred(folder: Path, parties: Sequence[str]) -> set[str]:
     """The parties whose certificate in the issuer's folder was revoked."""
-    revoked = list_of(folder)
-    certificates = [(party, folder / f"{party}.pem") for party in {party_of(name) for name in revoked.keys}]
-    return {party for party, cert in certificates if not cert.exists() or revoked.problems(cert)}
+    lists = [issuer.list() for issuer in {Issuer.of(folder, party) for party in parties}]
+    certificates = [(party_of(name), revoked) for revoked in lists for name in revoked.keys]
+    return {
+        party
+        for party, revoked in certificates
+        if not (folder / f"{party}.pem").exists() or revoked.problems(folder / f"{party}.pem")
+    }
 
 
 def _host(address: str) -> str:
@@ -155,11 +191,13 @@ def _certificates(path: Path, party: str | None) -> Sequence[Path]:
 def _show_checked(cert: Path, party: str | None, host: str | None) -> bool:
     """Print what there is to say about one certificate; whether it is good."""
     key, expected = cert.with_suffix(".key"), party or (cert.stem if role_of(cert.stem) else None)
-    ca = cert.with_name(AUTHORITY)
-    # The issuer has the certificates, but not the keys, of parties that made their own.
-    is_elsewhere = not key.exists() and cert.with_name(AUTHORITY_KEY).exists()
+    ca = authority_path(cert.parent, expected or "")
+    # The issuer has the certificates, but not the keys, of parties that made their own; and a company's authority has
+    # its key in one place alone.
+    is_issuers = ca.with_suffix(".key").exists() or role_of(cert.stem) == "authority"
+    is_elsewhere = not key.exists() and is_issuers
     problems = explain(cert, None if is_elsewhere else key, ca, expected, host)
-    problems = problems or read_list(cert.with_name(REVOKED), ca).problems(cert)
+    problems = problems or watched_list(cert.parent, expected or "", _say).current.problems(cert)
     verdict = ("bad", "bold red") if problems else ("good", "bold green")
     screen.print(Text.assemble(f"{cert}: ", verdict), soft_wrap=True)
     with suppress(ValueError):  # Where it cannot be read, the problems say why.
@@ -210,12 +248,16 @@ def _show_signed(folder: Path, done: Sequence[tuple[SigningRequest, Issued]]) ->
     for request, issued in done:
         table.add_row(request.party, request.fingerprint, issued.certificate.name, f"{issued.expires:%Y-%m-%d}")
     screen.print(table)
-    authority = fingerprint(read_certificate(folder / AUTHORITY).public_key())
+    issuer = Issuer.of(folder, done[0][0].party)
+    is_company = issuer.certificate.name != AUTHORITY
+    authority = fingerprint(read_certificate(issuer.certificate).public_key())
+    files = f"{AUTHORITY}, {issuer.certificate.name}" if is_company else AUTHORITY
+    secret = "" if is_company else f"Hubs also need {SECRET}: over a private channel. "
     _tell(
         "Before you hand a certificate out, let the party read its fingerprint to you by telephone, and read it the\n"
         f"authority's, which tdcd certs check shows there: {authority}\n"
-        f"If both are right, send its certificate, {AUTHORITY}, and {REVOKED} if there is one: none of it is secret.\n"
-        f"Hubs also need {SECRET}: over a private channel. {AUTHORITY_KEY} stays here.\n"
+        f"If both are right, send its certificate, {files}, and {issuer.revoked.name} if there is one: none of it is "
+        f"secret.\n{secret}{issuer.key.name} stays here.\n"
         "If one is wrong, remove that certificate, hand out nothing, and ask for the request again."
     )
 

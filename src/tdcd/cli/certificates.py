@@ -46,11 +46,16 @@ def issue(
 @certs_app.command(epilog="Example: `tdcd certs request federation.toml client.bank.c1`")
 def request(
     federation: FederationFile,
-    party: Annotated[str, typer.Argument(help="Who asks: hub.SILO or client.SILO.CLIENT.", metavar="PARTY")],
+    party: Annotated[
+        str, typer.Argument(help="Who asks: hub.SILO, client.SILO.CLIENT or authority.SILO.", metavar="PARTY")
+    ],
     out: Annotated[Path, typer.Option(help="This party's folder of certificates.")] = Path("certs"),
     new_key: Annotated[bool, typer.Option("--new-key", help="Make another key, for example after a theft.")] = False,
 ) -> None:
     """On the party's machine: make its key, and a request that the issuer signs. The key never leaves the machine.
+
+    A company whose clients' requests are to stay inside asks as authority.SILO for an authority of its own. Requests of
+    its clients are then signed in that folder, and at no other issuer.
 
     Writes PARTY.key, unless it is there, and PARTY.csr. To renew a certificate, run it again: the key stays, and the
     party can work on until the new certificate is there.
@@ -92,7 +97,8 @@ def revoke(
     parties: Annotated[list[str], typer.Argument(help="hub.SILO or client.SILO.CLIENT.", metavar="PARTY...")],
     out: Annotated[Path, typer.Option(help="The issuer's folder.")] = Path("certs"),
 ) -> None:
-    """At the issuer: write a signed list, revoked.crl, of certificates that are not honoured any more.
+    """At the issuer: write a signed list, revoked.crl, of certificates that are not honoured any more. The list of a
+    company's own authority is revoked.SILO.crl.
 
     Copy it to the certs folder of every hub. Hubs that run close the links of revoked parties within about a second,
     and let them in again only with a new certificate for a new key. No party has to be restarted.

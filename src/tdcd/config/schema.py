@@ -152,6 +152,8 @@ class FederationSection(Section):
     name: Name | None = None
     """What certificates call the federation: ``tdcd certs`` writes it into them, and one of another federation, or
     that names none, is refused. By default certificates name none."""
+    run: Name | None = None
+    """Which run of the federation this is: parties of another one are refused. Certificates are for all runs."""
     silos: Positive | None = None
     """How many, without ``[[silos]]``; 2 by default."""
     clients: Positive | Annotated[list[Positive], Field(min_length=1)] | None = None

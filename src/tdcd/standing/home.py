@@ -14,8 +14,7 @@ from tdcd.config.schema import Name
 from tdcd.federation import client_of, hub_of
 from tdcd.records.files import read_plain, write_durably
 from tdcd.runtime.certificates.agreement import Authority, Certified
-from tdcd.runtime.certificates.check import when
-from tdcd.runtime.certificates.issue import AUTHORITY
+from tdcd.runtime.certificates.check import AUTHORITY, when
 from tdcd.runtime.certificates.revocation import REVOKED
 from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, read_own

@@ -7,6 +7,8 @@ certificate: whoever passes cards on, as a hub does for its clients, cannot put 
 
 import hashlib
 import hmac
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,15 +18,23 @@ import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta
 
-from tdcd.runtime.certificates.check import facts_of, of_another_federation, read_certificate, read_key
-from tdcd.runtime.certificates.issue import AUTHORITY
-from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
+from tdcd.runtime.certificates.check import (
+    AUTHORITY,
+    authority_path,
+    company_of,
+    facts_of,
+    of_another_federation,
+    read_certificate,
+    read_key,
+    role_of,
+)
+from tdcd.runtime.certificates.revocation import REVOKED, WatchedList, company_list
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +42,9 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     public: Annotated[bytes, Meta(min_length=32, max_length=32)]
     certificate: Annotated[bytes, Meta(max_length=1 << 14)]
-    """The party's certificate in DER form; empty where parties have none."""
+    """The party's certificate in DER form, then that of its company's authority if that has signed it; empty where
+    parties have none.
+    """
     signature: Annotated[bytes, Meta(max_length=1 << 10)]
     """A signature over the key, the party's name and the key's purpose."""
 
@@ -131,26 +143,49 @@ class SharedSecret:
 
 
 class Certified:
-    """Signs with the key of a party's certificate."""
+    """Signs with the key of a party's certificate, and checks what others have signed with theirs.
+
+    A certificate that takes the place of the first is used as soon as its key is there, too.
+    """
 
     def __init__(self, folder: Path, party: str, federation: str | None = None) -> None:
         """Take a party's folder of certificates, and the federation that others' have to name, if any has to.
 
         Who is revoked is read again at every check.
         """
-        key = read_key(folder / f"{party}.key")
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError(f"{folder / f'{party}.key'} is no elliptic curve's key, and masks need one: tdcd certs")
-        self._key, self._authority = key, Authority(folder, federation)
-        self._certificate = read_certificate(folder / f"{party}.pem").public_bytes(Encoding.DER)
+        self.authority = Authority(folder, federation)
+        paths = folder / f"{party}.pem", folder / f"{party}.key"
+        company = authority_path(folder, party)
+        self._paths = (*paths, *([] if company.name == AUTHORITY else [company]))
+        self._written = self._contents()
+        self._certificate, self._key = self._read()
 
     def sign(self, text: bytes) -> tuple[bytes, bytes]:
         """The certificate, and a signature with its key."""
+        with suppress(ValueError, OSError):
+            if (written := self._contents()) != self._written:
+                self._certificate, self._key = self._read()
+                self._written = written
+        if isinstance(self._key, rsa.RSAPrivateKey):
+            return self._certificate, self._key.sign(text, padding.PKCS1v15(), hashes.SHA256())
         return self._certificate, self._key.sign(text, ec.ECDSA(hashes.SHA256()))
 
     def check(self, party: str, text: bytes, card: Card) -> None:
         """Whether the certificate is the party's, of this federation's authority and valid, and signed the text."""
-        self._authority.check(party, text, card, f"the key for masks of {party}")
+        self.authority.check(party, text, card, f"the key for masks of {party}")
+
+    def _contents(self) -> list[bytes]:
+        return [path.read_bytes() for path in self._paths]
+
+    def _read(self) -> tuple[bytes, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey]:
+        """The certificates in DER form, and the key of the first."""
+        cert, company, key = self._paths[0], self._paths[2:], read_key(self._paths[1])
+        certs = [read_certificate(path) for path in (cert, *company)]
+        if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
+            raise ValueError(f"{self._paths[1]} is neither an elliptic curve key nor an RSA key: tdcd certs")
+        if key.public_key() != certs[0].public_key():
+            raise ValueError(f"{self._paths[1]} is not the key of {cert}; copy both files again")
+        return b"".join(part.public_bytes(Encoding.DER) for part in certs), key
 
 
 class Signature(Protocol):
@@ -166,7 +201,11 @@ class Signature(Protocol):
 
 
 class Authority:
-    """Checks what holders of an authority's certificates have signed; who is revoked is read again at every check."""
+    """Checks what holders of certificates have signed; who is revoked is read again at every check.
+
+    The federation's authority signs certificates of hubs, of clients, and of companies' own authorities, which sign
+    those of their own clients and nothing else. Where the folder has a company's, it alone can sign for its clients.
+    """
 
     def __init__(self, folder: Path, federation: str | None = None) -> None:
         """Take a folder with the authority's certificate and its list of revoked ones, if it has one.
@@ -176,8 +215,12 @@ class Authority:
         """
         self._federation = federation
         self._certificate = read_certificate(folder / AUTHORITY)
-        # The transport reports on the same list.
+        # The transport reports on the same lists.
         self._revoked = WatchedList(folder / REVOKED, folder / AUTHORITY, lambda news: None)
+        self._companies = {
+            path.stem: (read_certificate(path), WatchedList(company_list(folder, path.stem), path, lambda news: None))
+            for path in folder.glob("authority.*.pem")
+        }
 
     @property
     def fingerprint(self) -> str:
@@ -194,34 +237,82 @@ class Authority:
             now: when the certificate has to be valid; by default this moment.
             past: whether certificates that were revoked or replaced since are good.
         """
+        now = now or datetime.now(UTC)
         try:
-            cert = x509.load_der_x509_certificate(signed.certificate)
-            cert.verify_directly_issued_by(self._certificate)
-            facts, key = facts_of(cert), cert.public_key()
+            cert, *others = _certificates(signed.certificate)
+            # What cannot be read of them is found here.
+            key, _ = cert.public_key(), [facts_of(each) for each in (cert, *others)]
+            issuer = self._issuer(party, others, where, now, past)
+            cert.verify_directly_issued_by(issuer)
+        except ForgedCardError:
+            raise
         except Exception:
             # What is wrong with the form of a certificate has no common kind of error.
             raise ForgedCardError(f"{where} comes with no certificate of this federation's authority") from None
+        self._check_facts(party, cert, where, now)
+        if not past:
+            name = company_of(party)
+            is_company = issuer is not self._certificate and name in self._companies
+            _check_revoked(self._companies[name][1] if is_company else self._revoked, party, cert, where)
+        try:
+            if isinstance(key, rsa.RSAPublicKey):
+                key.verify(signed.signature, text, padding.PKCS1v15(), hashes.SHA256())
+            else:
+                assert isinstance(key, ec.EllipticCurvePublicKey)
+                key.verify(signed.signature, text, ec.ECDSA(hashes.SHA256()))
+        except (InvalidSignature, AssertionError):
+            raise ForgedCardError(f"{where} is not signed with its certificate's key") from None
+
+    def _issuer(
+        self, party: str, others: Sequence[x509.Certificate], where: str, now: datetime, past: bool
+    ) -> x509.Certificate:
+        """Who has to have signed a party's certificate: the federation's authority, or that of its company."""
+        name, is_client = company_of(party), role_of(party) == "client"
+        known = self._companies.get(name)
+        if is_client and known is not None and [other.public_key() for other in others] != [known[0].public_key()]:
+            raise ForgedCardError(f"{where} comes with no certificate of {name}, which signs those of its clients here")
+        if not others:
+            return self._certificate
+        (company,) = others
+        company.verify_directly_issued_by(self._certificate)
+        if not is_client:
+            raise ForgedCardError(
+                f"{where} comes with a certificate of a company's authority, which signs clients' only"
+            )
+        self._check_facts(name, company, f"the authority of {where}", now)
+        if not past:
+            _check_revoked(self._revoked, name, company, f"the authority of {where}")
+        return company
+
+    def _check_facts(self, party: str, cert: x509.Certificate, where: str, now: datetime) -> None:
+        facts = facts_of(cert)
         if facts.name != party:
             raise ForgedCardError(f"{where} comes with the certificate of {facts.name}")
         if other := of_another_federation(facts, self._federation):
             raise ForgedCardError(f"{where} comes with a certificate {other}")
-        if not past:
-            self._check_revoked(party, facts.common_name, where)
-        if not facts.not_before <= (now or datetime.now(UTC)) <= facts.not_after:
+        if not facts.not_before <= now <= facts.not_after:
             raise ForgedCardError(f"{where} comes with a certificate that expired, or is not valid yet")
-        try:
-            assert isinstance(key, ec.EllipticCurvePublicKey)
-            key.verify(signed.signature, text, ec.ECDSA(hashes.SHA256()))
-        except (InvalidSignature, AssertionError):
-            raise ForgedCardError(f"{where} is not signed with its certificate's key") from None
 
-    def _check_revoked(self, party: str, common_name: str, where: str) -> None:
-        self._revoked.changed()
-        revoked = self._revoked.current
-        if common_name in revoked.keys:
-            raise RevokedCardError(f"{where} comes with a certificate that was revoked")
-        if common_name != revoked.current_name(party):
-            raise RevokedCardError(
-                f"{where} comes with the certificate of '{common_name}', and list {revoked.number} "
-                f"({revoked.source}) expects '{revoked.current_name(party)}': copy the issuer's latest {REVOKED} here"
-            )
+
+def _check_revoked(watched: WatchedList, party: str, cert: x509.Certificate, where: str) -> None:
+    watched.changed()
+    revoked, common_name = watched.current, facts_of(cert).common_name
+    wanted, file = revoked.current_name(party), revoked.source.name
+    if common_name in revoked.keys:
+        raise RevokedCardError(f"{where} comes with a certificate that was revoked")
+    if common_name != wanted:
+        raise RevokedCardError(
+            f"{where} comes with the certificate of '{common_name}', and list {revoked.number} "
+            f"({revoked.source}) expects '{wanted}': copy the issuer's latest {file} here"
+        )
+
+
+def _certificates(data: bytes) -> list[x509.Certificate]:
+    """The certificates that stand in DER form one after the other."""
+    certs = []
+    while data:
+        head = 2 + (data[1] & 0x7F) * (data[1] >> 7)
+        size = head + (int.from_bytes(data[2:head]) if data[1] >> 7 else data[1])
+        certs.append(x509.load_der_x509_certificate(data[:size]))
+        data = data[size:]
+    return certs

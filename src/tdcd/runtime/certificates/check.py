@@ -45,7 +45,9 @@ def fingerprint(key: PublicKeyTypes) -> str:
     return " ".join(digest[start : start + 4] for start in range(0, 32, 4))
 
 
-Role = Literal["hub", "client"]
+Role = Literal["hub", "client", "authority"]
+AUTHORITY = "ca.pem"
+"""The file with the certificate of the federation's authority."""
 T = TypeVar("T")
 E = TypeVar("E", bound=x509.ExtensionType)
 SECRET_BYTES = 32
@@ -53,9 +55,10 @@ EXPIRES_SOON = timedelta(days=30)
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,23}"
 _HUB = re.compile(rf"hub\.{_NAME}")
 _CLIENT = re.compile(rf"client\.{_NAME}\.{_NAME}")
+_COMPANY = re.compile(rf"authority\.{_NAME}")
 _USAGES = {ExtendedKeyUsageOID.SERVER_AUTH: "server", ExtendedKeyUsageOID.CLIENT_AUTH: "client"}
 RENEWAL = "tdcd certs request, or tdcd certs issue --renew"
-_NEEDED: dict[Role, tuple[str, ...]] = {"hub": ("server", "client"), "client": ("client",)}
+_NEEDED: dict[Role, tuple[str, ...]] = {"hub": ("server", "client"), "client": ("client",), "authority": ()}
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,26 @@ class CertificateFacts:
 def role_of(party: str) -> Role | None:
     """What a party of that name is, or None where it is no party's name.
 
-    >>> role_of("hub.bank"), role_of("client.bank.north"), role_of("bank")
-    ('hub', 'client', None)
+    >>> role_of("hub.bank"), role_of("client.bank.north"), role_of("authority.bank"), role_of("bank")
+    ('hub', 'client', 'authority', None)
     """
-    if _HUB.fullmatch(party):
-        return "hub"
-    return "client" if _CLIENT.fullmatch(party) else None
+    roles: dict[Role, re.Pattern[str]] = {"hub": _HUB, "client": _CLIENT, "authority": _COMPANY}
+    return next((role for role, pattern in roles.items() if pattern.fullmatch(party)), None)
+
+
+def company_of(party: str) -> str:
+    """The name of the authority that a party's company may have for its clients.
+
+    >>> company_of("client.bank.north"), company_of("hub.bank")
+    ('authority.bank', 'authority.bank')
+    """
+    return f"authority.{'.'.join(party.split('.')[1:2])}"
+
+
+def authority_path(folder: Path, party: str) -> Path:
+    """The certificate of the authority that signs a party's: of clients the company's own, where ``folder`` has it."""
+    company = folder / f"{company_of(party)}.pem" if role_of(party) == "client" else folder / AUTHORITY
+    return company if company.exists() else folder / AUTHORITY
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -204,8 +221,13 @@ def explain(
             f"{key_path} is not the key of {cert_path}: the two were not issued together; copy both files again"
         )
     if ca is not None:
-        problems += _authority_problems(ca_path, facts_of(ca), now)
-    if cert is not None and ca is not None and facts_of(ca).is_authority:
+        is_company = role_of(facts_of(ca).name) == "authority" and ca_path.name != AUTHORITY
+        if is_company:
+            company, root = company_of(party or ca_path.stem), ca_path.with_name(AUTHORITY)
+            problems += explain(ca_path, None, root, company, None, now, federation)
+        else:
+            problems += _authority_problems(ca_path, facts_of(ca), now)
+    if cert is not None and ca is not None and (is_company or facts_of(ca).is_authority):
         problems += _signature_problems(cert_path, cert, ca_path, ca)
     return problems
 

@@ -3,7 +3,10 @@
 Keys need not travel: a party makes its key and a signing request, and the issuer signs what it has checked.
 
 A party is ``hub.SILO`` or ``client.SILO.CLIENT``. That string is its certificate's common name, and it fixes what the
-holder may do. One folder, the issuer's, holds everything:
+holder may do. A company may have an authority of its own, ``authority.SILO``, for its clients and for nothing else: to
+all who trust the federation's authority alone, its certificate is one that may sign no other.
+
+One folder, the issuer's, holds everything:
 
 ======================================  ====================================================================
 ``ca.pem``                              the authority's certificate, for every party
@@ -11,6 +14,8 @@ holder may do. One folder, the issuer's, holds everything:
 ``federation.secret``                   the key of the digests of ids and labels, for every party
 ``hub.bank.pem``, ``hub.bank.key``      a party's certificate and key, for that party; no key if the party made it
 ``revoked.crl``                         who was revoked, for every party: :mod:`tdcd.runtime.certificates.revocation`
+``authority.bank.pem``, ``.key``        a company's own authority; the key is in the company's folder alone
+``revoked.bank.crl``                    which of its clients it has revoked
 ======================================  ====================================================================
 """
 
@@ -31,7 +36,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tdcd.runtime.certificates.check import (
+    AUTHORITY,
     SECRET_BYTES,
+    authority_path,
+    company_of,
     explain,
     facts_of,
     fingerprint,
@@ -40,14 +48,15 @@ from tdcd.runtime.certificates.check import (
     read_secret,
     role_of,
 )
-from tdcd.runtime.certificates.revocation import ENTRY, REVOKED, RevocationList, read_list
+from tdcd.runtime.certificates.revocation import ENTRY, REVOKED, RevocationList, company_list, read_list
 
-AUTHORITY = "ca.pem"
 AUTHORITY_KEY = "ca.key"
 SECRET = "federation.secret"
 AUTHORITY_DAYS = 3650
 PARTY_DAYS = 365
 CLOCK_SKEW = timedelta(minutes=5)
+COMPANY_USE = x509.ObjectIdentifier("2.25.226547247567619960890586341070681402949")
+"""What the certificate of a company's authority is for: neither end of a TLS link."""
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 
 
@@ -65,6 +74,53 @@ class Issued:
     expires: datetime
     is_new: bool
     """False for one that was there and is still good."""
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """The authority that signs a party's certificate, as files of a folder."""
+
+    certificate: Path
+    key: Path
+    revoked: Path
+    """Its list."""
+
+    @classmethod
+    def of(cls, folder: Path, party: str) -> "Issuer":
+        """Of clients, their company's own authority if the folder knows it; of all others, the federation's."""
+        company = company_of(party)
+        cert, key = folder / f"{company}.pem", folder / f"{company}.key"
+        if role_of(party) == "client" and (cert.exists() or key.exists()):
+            return cls(cert, key, company_list(folder, party))
+        return cls.of_federation(folder)
+
+    @classmethod
+    def of_federation(cls, folder: Path) -> "Issuer":
+        """The federation's authority."""
+        return cls(folder / AUTHORITY, folder / AUTHORITY_KEY, folder / REVOKED)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether another one has the key."""
+        return self.certificate.exists() and not self.key.exists()
+
+    def list(self) -> RevocationList:
+        """Who was revoked by it."""
+        return read_list(self.revoked, self.certificate)
+
+    def opened(self, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        """Its certificate and its key, if it can sign now."""
+        if not self.key.exists():
+            raise ValueError(f"{self.key}: there is no such file; only its holder can issue certificates")
+        ca, key = read_certificate(self.certificate), read_key(self.key)
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
+            raise ValueError(f"{self.key} is not the key of {self.certificate}; restore the two together")
+        if now >= ca.not_valid_after_utc:
+            raise ValueError(
+                f"{self.certificate} expired on {ca.not_valid_after_utc:%Y-%m-%d}: the federation needs a new "
+                "authority and new certificates; choose an empty folder"
+            )
+        return ca, key
 
 
 def create_authority(folder: Path, days: int = AUTHORITY_DAYS, now: datetime | None = None) -> None:
@@ -129,13 +185,16 @@ def certify(
 ) -> x509.Certificate:
     """A certificate for ``party`` and its key, signed by the authority of ``folder``; it names ``federation``."""
     _check(party, hosts)
-    ca, ca_key = authority_of(folder, now)
-    name = list_of(folder).current_name(party)
-    expires = min(now + timedelta(days=days), ca.not_valid_after_utc)
+    issuer = Issuer.of(folder, party)
+    ca, ca_key = issuer.opened(now)
+    name = issuer.list().current_name(party)
+    is_company = role_of(party) == "authority"
+    # An authority of a company lasts as long as the federation's.
+    expires = ca.not_valid_after_utc if is_company else min(now + timedelta(days=days), ca.not_valid_after_utc)
     builder = _builder(named(name, federation), ca.subject, key, ca_key, now, expires)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_key_usage(authority=False), critical=True)
-    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    usages = [COMPANY_USE if is_company else ExtendedKeyUsageOID.CLIENT_AUTH]
     if role_of(party) == "hub":
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         builder = builder.add_extension(x509.SubjectAlternativeName(map(_alternative, hosts)), critical=False)
@@ -166,9 +225,10 @@ def issue_all(
     parties = {**hubs, **dict.fromkeys(clients, ())}
     for party, hosts in parties.items():
         _check(party, hosts)
-    if not any((folder / name).exists() for name in (AUTHORITY, AUTHORITY_KEY, SECRET)):
-        create_authority(folder, now=now)
-    read_secret(folder / SECRET)
+    _ensure_authority(folder, now)
+    # Where another one is the issuer, the secret stays with it.
+    if (folder / AUTHORITY_KEY).exists():
+        read_secret(folder / SECRET)
     done = []
     for party, hosts in parties.items():
         if not renew and is_good(folder, party, hosts, now, federation):
@@ -197,8 +257,9 @@ def _check(party: str, hosts: Sequence[str]) -> None:
         )
     if role == "hub" and not hosts:
         raise ValueError(f"{party} needs at least one host: the name or address at which the others dial it")
-    if role == "client" and hosts:
-        raise ValueError(f"{party} is a client, which no party dials: give it no hosts")
+    if role != "hub" and hosts:
+        what = "a client" if role == "client" else "an authority"
+        raise ValueError(f"{party} is {what}, which no party dials: give it no hosts")
     for host in hosts:
         _alternative(host)
 
@@ -214,30 +275,24 @@ def _alternative(host: str) -> x509.GeneralName:
 
 def is_good(folder: Path, party: str, hosts: Sequence[str], now: datetime, federation: str | None = None) -> bool:
     """Whether the party's certificate in ``folder`` will do; its key may be with the party alone."""
-    cert, key, ca = folder / f"{party}.pem", folder / f"{party}.key", folder / AUTHORITY
-    key_path = key if key.exists() else None
+    cert, key = folder / f"{party}.pem", folder / f"{party}.key"
+    key_path, ca = key if key.exists() else None, authority_path(folder, party)
     wrong = [explain(cert, key_path, ca, party, host, now, federation) for host in hosts or (None,)]
-    return not any(wrong) and not list_of(folder).problems(cert)
+    return not any(wrong) and not Issuer.of(folder, party).list().problems(cert)
 
 
 def list_of(folder: Path) -> RevocationList:
-    """Who was revoked by the authority of ``folder``."""
-    return read_list(folder / REVOKED, folder / AUTHORITY)
+    """Who was revoked by the federation's authority."""
+    return Issuer.of_federation(folder).list()
 
 
-def authority_of(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """The authority's certificate and its key, if it can sign now."""
-    if not (folder / AUTHORITY_KEY).exists():
-        raise ValueError(f"{folder / AUTHORITY_KEY}: there is no such file; only its holder can issue certificates")
-    ca, key = read_certificate(folder / AUTHORITY), read_key(folder / AUTHORITY_KEY)
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
-        raise ValueError(f"{folder / AUTHORITY_KEY} is not the key of {folder / AUTHORITY}; restore the two together")
-    if now >= ca.not_valid_after_utc:
-        raise ValueError(
-            f"{folder / AUTHORITY} expired on {ca.not_valid_after_utc:%Y-%m-%d}: the federation needs a new authority "
-            "and new certificates; choose an empty folder"
-        )
-    return ca, key
+def _ensure_authority(folder: Path, now: datetime) -> None:
+    """Make the federation's authority in a folder that has none, and is not a company's."""
+    if any((folder / name).exists() for name in (AUTHORITY, AUTHORITY_KEY, SECRET)):
+        return
+    if own := sorted(folder.glob("authority.*.key")):
+        raise ValueError(f"{folder / AUTHORITY}: there is no such file; whoever signs {own[0].stem} has it")
+    create_authority(folder, now=now)
 
 
 def _builder(
@@ -295,24 +350,27 @@ def write_whole(path: Path, data: bytes, private: bool) -> None:
 
 
 def revoke(folder: Path, parties: Sequence[str], now: datetime | None = None) -> RevocationList:
-    """Add the parties' certificates in ``folder`` to the list, and sign it; all or none of them.
+    """Add the parties' certificates in ``folder`` to their authority's list, and sign it; all or none of them.
 
     All certificates under a party's common name are worthless from then on, also older ones that were renewed.
     """
     now = now or datetime.now(UTC)
-    ca, ca_key = authority_of(folder, now)
-    before = list_of(folder)
+    issuer, *others = {Issuer.of(folder, party) for party in parties}
+    if others:
+        raise ValueError(f"{', '.join(parties)}: a federation's authority and a company's revoke their own: one by one")
+    ca, ca_key = issuer.opened(now)
+    before = issuer.list()
     builder = x509.CertificateRevocationListBuilder(ca.subject, now, ca.not_valid_after_utc)
     builder = builder.add_extension(x509.CRLNumber(before.number + 1), critical=False)
     builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False)
     if before.number:
-        for entry in x509.load_pem_x509_crl((folder / REVOKED).read_bytes()):
+        for entry in x509.load_pem_x509_crl(issuer.revoked.read_bytes()):
             builder = builder.add_revoked_certificate(entry)
     for party in dict.fromkeys(parties):
         builder = builder.add_revoked_certificate(_entry(folder / f"{party}.pem", party, before, now))
     crl = builder.sign(ca_key, hashes.SHA256())
-    write_whole(folder / REVOKED, crl.public_bytes(Encoding.PEM), private=False)
-    return list_of(folder)
+    write_whole(issuer.revoked, crl.public_bytes(Encoding.PEM), private=False)
+    return issuer.list()
 
 
 def _entry(path: Path, party: str, before: RevocationList, now: datetime) -> x509.RevokedCertificate:
@@ -420,7 +478,7 @@ def _check_request(
 ) -> None:
     """Raise a ValueError that says why a request cannot be signed."""
     cert_path, key_path = folder / f"{request.party}.pem", folder / f"{request.party}.key"
-    if request.fingerprint in list_of(folder).keys.values():
+    if request.fingerprint in Issuer.of(folder, request.party).list().keys.values():
         raise ValueError(
             f"{request.path} is for a key that was revoked; the party needs another: tdcd certs request --new-key"
         )
@@ -458,8 +516,7 @@ def sign_all(
     now = datetime.now(UTC)
     for request in requests:
         _check_request(folder, request, parties[request.party], again, now, federation)
-    if not any((folder / name).exists() for name in (AUTHORITY, AUTHORITY_KEY)):
-        create_authority(folder)
+    _ensure_authority(folder, now)
     certs = [
         certify(folder, request.party, parties[request.party], request.key, days, now, federation)
         for request in requests

@@ -1,19 +1,28 @@
 """The federation's list of revoked certificates: reading it, and noticing that it has changed.
 
 The list is a certificate revocation list (CRL), signed by the federation's authority. Each entry also has the common
-name and the key's fingerprint of the certificate that it revokes, since parties are admitted by common name.
+name and the key's fingerprint of the certificate that it revokes, since parties are admitted by common name. A company
+with an authority of its own has a list of its own, on which are its clients alone.
 """
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
-from tdcd.runtime.certificates.check import common_name, facts_of, read_certificate
+from tdcd.runtime.certificates.check import (
+    AUTHORITY,
+    common_name,
+    company_of,
+    facts_of,
+    party_of,
+    read_certificate,
+    role_of,
+)
 
 REVOKED = "revoked.crl"
 
@@ -33,6 +42,17 @@ class RevocationList:
     keys: Mapping[str, str] = field(default_factory=dict)
     """The fingerprint of the revoked key, by the revoked common name."""
     source: Path = Path(REVOKED)
+    company: "RevocationList | None" = None
+    """That of the company's own authority, whose keys are among ``keys``."""
+
+    def joined(self, company: "RevocationList") -> "RevocationList":
+        """This list and a company's."""
+        return replace(self, keys={**self.keys, **company.keys}, company=company)
+
+    def of(self, party: str) -> "RevocationList":
+        """The list on which a party would be."""
+        own = self.company
+        return own if own is not None and any(party_of(name) == party for name in own.keys) else self
 
     def current_name(self, party: str) -> str:
         """The common name by which a party is admitted."""
@@ -50,16 +70,17 @@ class RevocationList:
     def problems(self, cert: Path) -> list[str]:
         """What the list has to say against a certificate: a sentence, or nothing."""
         facts = facts_of(read_certificate(cert))
+        part = self.of(facts.name)
         if facts.common_name in self.keys:
             return [
-                f"{cert} was revoked (list {self.number}, {self.source}); ask for a new one with a new key: "
+                f"{cert} was revoked (list {part.number}, {part.source}); ask for a new one with a new key: "
                 "tdcd certs request --new-key"
             ]
         wanted = self.current_name(facts.name)
         if facts.common_name != wanted:
             return [
-                f"{cert} is for '{facts.common_name}', and list {self.number} ({self.source}) expects '{wanted}'; "
-                f"copy the issuer's latest {REVOKED} here"
+                f"{cert} is for '{facts.common_name}', and list {part.number} ({part.source}) expects '{wanted}'; "
+                f"copy the issuer's latest {part.source.name} here"
             ]
         return []
 
@@ -86,6 +107,11 @@ def parse_list(data: bytes, path: Path, ca: x509.Certificate) -> RevocationList:
         raise ValueError(
             f"{path} was not signed by this federation's authority, '{facts_of(ca).name}'; copy the issuer's file again"
         )
+    company = facts_of(ca).name
+    if role_of(company) == "authority":
+        for name, _ in entries:
+            if role_of(party_of(name)) != "client" or company_of(name) != company:
+                raise ValueError(f"{path} names '{name}', which is no client of {company}: it is not honoured")
     return RevocationList(number, dict(entries), path)
 
 
@@ -95,6 +121,18 @@ def _entry(revoked: x509.RevokedCertificate) -> tuple[str, str]:
     assert isinstance(extension, x509.UnrecognizedExtension)
     name, _, key = extension.value.decode().partition(" ")
     return name, key
+
+
+def company_list(folder: Path, party: str) -> Path:
+    """Where the list of a party's company is, if it has an authority of its own."""
+    return folder / f"revoked.{company_of(party).partition('.')[2]}.crl"
+
+
+def watched_list(folder: Path, party: str, report: Callable[[str], None]) -> "WatchedList":
+    """What a party's folder says of who is revoked: the federation's list, and that of its company if that has one."""
+    company = folder / f"{company_of(party)}.pem"
+    own = WatchedList(company_list(folder, party), company, report) if company.exists() else None
+    return WatchedList(folder / REVOKED, folder / AUTHORITY, report, company=own)
 
 
 class WatchedList:
@@ -107,6 +145,7 @@ class WatchedList:
         authority: The authority's certificate.
         report: Called with a sentence on whom a new list revokes, or why it is refused.
         clock: Seconds.
+        company: The list of the party's company, if that has one.
     """
 
     def __init__(
@@ -115,11 +154,17 @@ class WatchedList:
         authority: Path,
         report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        company: "WatchedList | None" = None,
     ) -> None:
         self._path, self._ca, self.report, self._clock = path, read_certificate(authority), report, clock
-        self.current = read_list(path, authority)
+        self._current, self._company = read_list(path, authority), company
         self._data = self._read()
         self._looked_at = clock()
+
+    @property
+    def current(self) -> RevocationList:
+        """The list that is in force."""
+        return self._current if self._company is None else self._current.joined(self._company.current)
 
     def is_due(self) -> bool:
         """Whether the last look is :data:`LOOK_S` ago."""
@@ -127,6 +172,10 @@ class WatchedList:
 
     def changed(self) -> bool:
         """Look at the file; whether another list is in force than at the last call."""
+        is_other = self._company is not None and self._company.changed()
+        return self._has_changed() or is_other
+
+    def _has_changed(self) -> bool:
         self._looked_at = self._clock()
         data = self._read()
         if data == self._data:
@@ -135,20 +184,21 @@ class WatchedList:
         try:
             newer = self._newer(data)
         except ValueError as refusal:
-            self.report(f"{refusal}; list {self.current.number} stays in force")
+            self.report(f"{refusal}; list {self._current.number} stays in force")
             return False
-        new = sorted(newer.keys.keys() - self.current.keys.keys())
+        new = sorted(newer.keys.keys() - self._current.keys.keys())
         self.report(f"{self._path}: list {newer.number} is in force; newly revoked: {', '.join(new) or 'none'}")
-        self.current = newer
+        self._current = newer
         return True
 
     def _newer(self, data: bytes | None) -> RevocationList:
         if data is None:
             raise ValueError(f"{self._path} cannot be read any more; put it back")
         newer = parse_list(data, self._path, self._ca)
-        if newer.number < self.current.number or (newer.number == self.current.number and newer != self.current):
+        before = self._current
+        if newer.number < before.number or (newer.number == before.number and newer != before):
             raise ValueError(
-                f"{self._path} is list {newer.number}, and list {self.current.number} was there before; "
+                f"{self._path} is list {newer.number}, and list {before.number} was there before; "
                 "copy the issuer's latest list"
             )
         return newer

@@ -14,9 +14,9 @@ from typing import Literal
 
 from tdcd.config import Config
 from tdcd.federation import client_of, hub_of
-from tdcd.runtime.certificates.check import cautions, explain, read_secret
-from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
-from tdcd.runtime.certificates.revocation import REVOKED, read_list
+from tdcd.runtime.certificates.check import authority_path, cautions, explain, read_secret
+from tdcd.runtime.certificates.issue import SECRET
+from tdcd.runtime.certificates.revocation import watched_list
 
 Level = Literal["ok", "caution", "wrong"]
 
@@ -189,11 +189,11 @@ def _certificates(config: Config, party: Party, folder: Path) -> Iterator[Findin
 
 
 def _certificate(folder: Path, name: str, host: str | None, federation: str | None) -> Iterator[Finding]:
-    certificate, key, authority = folder / f"{name}.pem", folder / f"{name}.key", folder / AUTHORITY
+    certificate, key, authority = folder / f"{name}.pem", folder / f"{name}.key", authority_path(folder, name)
     problems = explain(certificate, key, authority, name, host, federation=federation)
     try:
-        if not problems and (folder / REVOKED).exists():
-            problems += read_list(folder / REVOKED, authority).problems(certificate)
+        if not problems:
+            problems += watched_list(folder, name, lambda news: None).current.problems(certificate)
         if name.startswith("hub."):
             read_secret(folder / SECRET)
     except (ValueError, OSError) as error:

@@ -19,9 +19,9 @@ from tdcd.config.reading import read_toml
 from tdcd.core.lazy import configure
 from tdcd.federation import client_of
 from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret
-from tdcd.runtime.certificates.check import cautions, explain, read_secret
-from tdcd.runtime.certificates.issue import AUTHORITY, SECRET
-from tdcd.runtime.certificates.revocation import REVOKED, WatchedList
+from tdcd.runtime.certificates.check import authority_path, cautions, company_of, explain, read_secret
+from tdcd.runtime.certificates.issue import SECRET
+from tdcd.runtime.certificates.revocation import WatchedList, watched_list
 from tdcd.runtime.compute import encryption
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.job import Job
@@ -46,6 +46,7 @@ from tdcd.runtime.storage.keys import (
     mask_key,
 )
 from tdcd.runtime.transport.processes import Activity, Process
+from tdcd.runtime.transport.renewal import Renewal, RenewedTransport
 from tdcd.runtime.transport.transport import Transport
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
@@ -341,32 +342,44 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         if own.insecure and not _is_own(silo.hub):
             raise ConfigError([f"--insecure: {hub} is at {silo.hub}, which is not this machine's own address"])
         addresses[hub] = silo.hub
-    tls, revocations = None, None
-    if not own.insecure:
-        folder = Path(own.certs)
-        tls = Tls(folder / AUTHORITY, folder / f"{party}.pem", folder / f"{party}.key")
-        host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
-        problems = explain(tls.certificate, tls.key, tls.authority, party, host, federation=job.config.federation.name)
-        if not problems:
-            revocations = WatchedList(folder / REVOKED, tls.authority, _log_list)
-            problems = revocations.current.problems(tls.certificate)
-        if problems:
-            raise ConfigError(problems, f"the certificate of {party}")
-        for caution in cautions(tls.certificate, tls.key):
-            event("certificate", why=caution)
-    return ZenohTransport(
+    open_links = partial(
+        ZenohTransport,
         party,
         peers,
         addresses={hub: address for hub, address in addresses.items() if hub in peers},
         dialled=dialled(job, party, peers),
         listen=(own.listen or _everywhere(addresses[party])) if party in addresses else None,
-        tls=tls,
+        federation=job.config.federation.name,
         max_message_bytes=job.most_bytes,
         lease_s=job.config.runtime.lease_s,
-        revocations=revocations,
         report=_log_port,
         process=Process(work, job.config.title, PROTOCOL),
     )
+    if own.insecure:
+        return open_links(tls=None)
+    tls = Tls.of(Path(own.certs), party)
+    host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
+    revocations: list[WatchedList] = []
+
+    def problems() -> list[str]:
+        folder = tls.authority.parent
+        authority, federation = authority_path(folder, party), job.config.federation.name
+        if faults := explain(tls.certificate, tls.key, authority, party, host, federation=federation):
+            return faults
+        if not revocations:
+            revocations.append(watched_list(folder, party, _log_list))
+        try:
+            return watched_list(folder, party, _log_list).current.problems(tls.certificate)
+        except ValueError as error:
+            return [str(error)]
+
+    if faults := problems():
+        raise ConfigError(faults, f"the certificate of {party}")
+    for caution in cautions(tls.certificate, tls.key):
+        event("certificate", why=caution)
+    files = [tls.certificate, tls.key, tls.authority.with_name(f"{company_of(party)}.pem")]
+    renewal = Renewal(files, problems, partial(_log_renewal, party))
+    return RenewedTransport(partial(open_links, tls=tls, revocations=revocations[0]), renewal)
 
 
 def dialled(job: Job, party: str, peers: Collection[str]) -> list[str]:
@@ -377,6 +390,10 @@ def dialled(job: Job, party: str, peers: Collection[str]) -> list[str]:
 
 def _log_port(news: str) -> None:
     event("port", logging.WARNING, why=news)
+
+
+def _log_renewal(party: str, news: str) -> None:
+    event("certificate", logging.WARNING, who=party, why=news)
 
 
 def _log_list(news: str) -> None:

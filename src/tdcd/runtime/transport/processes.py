@@ -26,8 +26,8 @@ MOST_PROCESSES = 1024
 
 TITLE_BYTES = 60
 
-CHOSEN, TAKEN = b"chosen", b"taken"
-"""What a process is sent before anything else: that it is chosen; or that another one is, and which."""
+CHOSEN, TAKEN, REFUSED = b"chosen", b"taken", b"refused"
+"""What a process is sent before anything else: that it is chosen; that another one is, and which; or why none is."""
 
 # A later version may add something at the end, and has another protocol.
 _WORD = re.compile(
@@ -99,8 +99,10 @@ class PeerProcesses:
         self._answered: set[str] = set()
         self._is_announced = False
         """Whether the process that was chosen has been informed."""
-        self._choices: dict[str, Process | None] = {}
-        """By nonce: which process of this party another one has chosen; None if that is this one."""
+        self._choices: dict[str, Process | str | None] = {}
+        """By nonce: which process of this party another one has chosen, or why none; None if that is this one."""
+        self._doubts: dict[str, str] = {}
+        """By nonce: why a process that has chosen this one has not proved who it is."""
 
     def came(self, word: str) -> list[Event]:
         """A process shows its token: it is there, or is there again."""
@@ -117,6 +119,7 @@ class PeerProcesses:
             return []
         self.unsent.pop(process.nonce, None)
         self._choices.pop(process.nonce, None)
+        self._doubts.pop(process.nonce, None)
         self._answered.discard(process.nonce)
         events: list[Event] = []
         if self.chosen is process:
@@ -134,7 +137,22 @@ class PeerProcesses:
         self._choices.pop(nonce, None)
         while len(self._choices) >= MOST_PROCESSES:
             del self._choices[next(iter(self._choices))]
-        self._choices[nonce] = None if what == CHOSEN else Process.read(word)
+        refusal = f"{self._peer} has no link with this process of {self._party}: {word}"
+        self._choices[nonce] = {CHOSEN: None, REFUSED: refusal, TAKEN: Process.read(word)}[what]
+        self._doubts.pop(nonce, None)
+        return [*events, *self._settle()]
+
+    def doubted(self, nonce: str, why: str) -> list[Event]:
+        """A process says that it has chosen this one, and does not prove that it is the peer's."""
+        self._doubts.pop(nonce, None)
+        while len(self._doubts) >= MOST_PROCESSES:
+            del self._doubts[next(iter(self._doubts))]
+        self._doubts[nonce] = why
+        self._choices.pop(nonce, None)
+        events: list[Event] = []
+        if self.chosen is not None and self.chosen.nonce == nonce:
+            events, self.chosen = self._down(), None
+        self.unsent[nonce] = REFUSED, why.encode()
         return [*events, *self._settle()]
 
     def announced(self, nonce: str) -> list[Event]:
@@ -184,23 +202,34 @@ class PeerProcesses:
 
     def _fits(self, process: Process) -> bool:
         own = self._own
-        return bool(process.nonce) and (process.protocol, process.work) == (own.protocol, own.work)
+        is_known = bool(process.nonce) and process.nonce not in self._doubts
+        return is_known and (process.protocol, process.work) == (own.protocol, own.work)
 
     def _why(self, fitting: list[Process]) -> str:
-        own, party, peer = self._own, self._party, self._peer
-        if self.chosen is not None and (other := self._choices.get(self.chosen.nonce)) is not None:
+        other = None if self.chosen is None else self._choices.get(self.chosen.nonce)
+        if isinstance(other, str):
+            return other
+        if other is not None:
             return (
-                f"{peer} has a link with another process of {party}, which {other.in_words()}: "
+                f"{self._peer} has a link with another process of {self._party}, which {other.in_words()}: "
                 "this one waits until that one is gone"
             )
-        for process in self._there.values():
-            if not process.nonce:
-                return f"{peer} does not say which protocol it speaks, and {party} speaks {own.protocol}: upgrade it"
-            if process.protocol != own.protocol:
-                return f"{peer} speaks protocol {process.protocol} and {party} {own.protocol}: upgrade the older one"
-            if process.work != own.work:
-                doing = DOING.get(own.work, own.work)
-                return f"{peer} {process.in_words()}; {party} is {doing}, and has no link with that process"
+        if unfit := [why for process in self._there.values() if (why := self._why_not(process))]:
+            return unfit[0]
         if self.chosen is not None and len(fitting) > 1:
-            return f"{peer} {self.chosen.in_words()}; another process of {peer} waits until that one is gone"
+            return (
+                f"{self._peer} {self.chosen.in_words()}; another process of {self._peer} waits until that one is gone"
+            )
         return ""
+
+    def _why_not(self, process: Process) -> str:
+        """Why a process of the peer cannot have a link with this one."""
+        own, party, peer = self._own, self._party, self._peer
+        if not process.nonce:
+            return f"{peer} does not say which protocol it speaks, and {party} speaks {own.protocol}: upgrade it"
+        if process.protocol != own.protocol:
+            return f"{peer} speaks protocol {process.protocol} and {party} {own.protocol}: upgrade the older one"
+        if process.work != own.work:
+            doing = DOING.get(own.work, own.work)
+            return f"{peer} {process.in_words()}; {party} is {doing}, and has no link with that process"
+        return self._doubts.get(process.nonce, "")

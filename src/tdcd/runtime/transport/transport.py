@@ -63,10 +63,22 @@ class Transport(Protocol):
     """
 
     party: str
-    sent_bytes: Counter[str]
-    dropped: Counter[str]
-    arriving: Counter[str]
-    revoked: set[str]
+
+    @property
+    def sent_bytes(self) -> Counter[str]:
+        """See above."""
+
+    @property
+    def dropped(self) -> Counter[str]:
+        """See above."""
+
+    @property
+    def arriving(self) -> Counter[str]:
+        """See above."""
+
+    @property
+    def revoked(self) -> set[str]:
+        """See above."""
 
     @property
     def unfit(self) -> Mapping[str, str]:

@@ -1,11 +1,12 @@
 """The configuration of zenoh: where to listen and whom to dial, its limits, and who may say what on which link."""
 
+import base64
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdcd.runtime.certificates.check import explain, role_of
+from tdcd.runtime.certificates.check import AUTHORITY, authority_path, company_of, explain, role_of
 
 LEASE_S = 6.0
 """A peer that is silent for so long, although its connection stands, has left."""
@@ -38,6 +39,21 @@ class Tls(NamedTuple):
     authority: Path
     certificate: Path
     key: Path
+
+    @classmethod
+    def of(cls, folder: Path, party: str) -> "Tls":
+        """A party's files in its folder of certificates."""
+        return cls(folder / AUTHORITY, folder / f"{party}.pem", folder / f"{party}.key")
+
+    @property
+    def trusted(self) -> tuple[Path, ...]:
+        """Whose certificates the other end may show: the federation's authority's, and to a hub, its company's.
+
+        A company's authority signs for its own hub alone: no other one trusts it.
+        """
+        party = self.certificate.stem
+        company = self.authority.with_name(f"{company_of(party)}.pem")
+        return (self.authority, *([company] if role_of(party) == "hub" and company.exists() else []))
 
 
 def zenoh_settings(
@@ -162,19 +178,24 @@ def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int, lease_s: 
 
 def _authentication(party: str, tls: Tls) -> dict[str, Any]:
     """Both ends of every link show a certificate of the federation's authority."""
-    if problems := explain(tls.certificate, tls.key, tls.authority, party=party):
+    if problems := explain(tls.certificate, tls.key, authority_path(tls.authority.parent, party), party=party):
         raise ValueError("; ".join(problems))
-    certificate, key = str(tls.certificate), str(tls.key)
+    # Not by name: zenoh would read the files again whenever it dials, between two that are being replaced, too.
+    certificate, key = _contents(tls.certificate), _contents(tls.key)
     return {
-        "root_ca_certificate": str(tls.authority),
+        "root_ca_certificate_base64": _contents(*tls.trusted),
         "enable_mtls": True,
         "verify_name_on_connect": True,
         "close_link_on_expiration": True,
-        "listen_certificate": certificate,
-        "listen_private_key": key,
-        "connect_certificate": certificate,
-        "connect_private_key": key,
+        "listen_certificate_base64": certificate,
+        "listen_private_key_base64": key,
+        "connect_certificate_base64": certificate,
+        "connect_private_key_base64": key,
     }
+
+
+def _contents(*files: Path) -> str:
+    return base64.b64encode(b"\n".join(file.read_bytes() for file in files)).decode()
 
 
 def _permissions(party: str, peers: Iterable[str]) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 Hubs are zenoh peers without discovery: a hub listens, and dials the hubs whose names sort before its
 own; a client dials its hub and has no port. Who dials never gives up. The common name on a certificate fixes which
 keys its holder may use: RECEIVER and SENDER are common names. Messages go from one process to one other: TO and BY are
-their nonces, see :mod:`tdcd.runtime.transport.processes`. A large message goes in pieces, all but the last one marked
+their nonces, see :mod:`tdcd.runtime.transport.processes`. TLS compares names, and whether an authority is trusted; so
+each process proves, before its first message, by a signature over both nonces, that its certificate is one of this
+federation, and was issued by whoever may issue it. A large message goes in pieces, all but the last one marked
 by an attachment: zenoh closes a link that has not taken what it was given within a fixed time.
 
 ==============================================  ============================================================
@@ -29,15 +31,19 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
+import msgspec
 import zenoh
+from msgspec import Meta
 from zenoh.handlers import Callback
 
+from tdcd.core.words import one_line
+from tdcd.runtime.certificates.agreement import Certified, ForgedCardError
 from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.guard import Guard, loopback_port
-from tdcd.runtime.transport.processes import CHOSEN, TAKEN, PeerProcesses, Process
+from tdcd.runtime.transport.processes import CHOSEN, REFUSED, TAKEN, PeerProcesses, Process
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
     HANDSHAKE_LEASES,
@@ -126,9 +132,38 @@ MOST_ATTACHED_BYTES = 80
 """The size of an attachment: what a piece is, and the nonce of the process that sends it."""
 MOST_WORD_BYTES = 1000
 """What a process may say of itself, and more."""
+MOST_PROOF_BYTES = 1 << 15
+"""The size of a process's proof of who it is."""
 NAMES_AHEAD = 4
 """How many common names of a peer are in the access rules, which are fixed when the session opens: its current one, and
 those that it would have after further revocations."""
+
+
+class IdentityProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A process of a party shows that it has the key of the party's certificate."""
+
+    certificate: Annotated[bytes, Meta(max_length=1 << 14)]
+    """See :class:`.Card`."""
+    signature: Annotated[bytes, Meta(max_length=1 << 10)]
+
+    @classmethod
+    def of(cls, certified: Certified, text: bytes) -> bytes:
+        """The bytes on a link."""
+        return msgspec.msgpack.encode(cls(*certified.sign(text)))
+
+    @staticmethod
+    def check(certified: Certified, party: str, text: bytes, data: bytes) -> None:
+        """Raise :class:`.ForgedCardError` unless these bytes are a party's proof."""
+        try:
+            proof = msgspec.msgpack.decode(data, type=IdentityProof)
+        except (msgspec.MsgspecError, ValueError):
+            raise ForgedCardError(f"{party} does not prove who it is") from None
+        certified.authority.check(party, text, proof, party)
+
+
+def proven(sender: str, receiver: str, by: str, to: str) -> bytes:
+    """What the process ``by`` of a party signs for the process ``to`` of another: good for this link, and no other."""
+    return "\n".join(["tdcd link", sender, receiver, by, to]).encode()
 
 
 class _Link(NamedTuple):
@@ -159,6 +194,7 @@ class ZenohTransport:
         tls: The party's files. None sends clear text and trusts everybody: for loopback addresses only.
         max_message_bytes: Larger messages are refused, incoming ones before they are put together.
         lease_s: How long a link may be silent; longer than any round trip.
+        federation: The one that the others' certificates have to name; by default any, or none.
         revocations: Whose certificates are not honoured any more; None to honour all.
         process: What this process does, and which protocol it speaks; the rest of it is filled in here.
         report: Called with what the operator of a hub should know of its port.
@@ -177,6 +213,7 @@ class ZenohTransport:
         dialled: Collection[str] | None = None,
         listen: str | None = None,
         tls: Tls | None,
+        federation: str | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         lease_s: float = LEASE_S,
         revocations: WatchedList | None = None,
@@ -212,6 +249,8 @@ class ZenohTransport:
             self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, report)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
         settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled)
+        # After the settings, whose errors say more.
+        self._certified = None if tls is None else Certified(tls.authority.parent, party, federation)
         self._session: zenoh.Session | None = None
         self._keys: dict[str, tuple[str, zenoh.KeyExpr]] = {}
         """Of messages to the process of each peer that has this nonce."""
@@ -320,12 +359,15 @@ class ZenohTransport:
                 unsent, processes.unsent = processes.unsent, {}
             for nonce, (what, word) in unsent.items():
                 key = message_key(name, self._own_name, nonce)
+                certified = self._certified if what == CHOSEN else None
+                text = proven(self.party, peer, self._process.nonce, nonce)
+                content = word if certified is None else IdentityProof.of(certified, text)
                 # No party waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
                 with suppress(zenoh.ZError):
                     assert self._session is not None
                     self._session.put(
-                        key, word, congestion_control=waits, express=True, attachment=_attached(what, self._process)
+                        key, content, congestion_control=waits, express=True, attachment=_attached(what, self._process)
                     )
                 with self._lock:
                     if what == CHOSEN and self._processes[peer] is processes:
@@ -424,13 +466,24 @@ class ZenohTransport:
         with self._lock:
             if name != self._names[sender]:
                 return
-            if mark in (CHOSEN, TAKEN):
-                word = sample.payload.to_bytes()[:MOST_WORD_BYTES].decode(errors="replace")
-                self._note(sender, self._processes[sender].received_choice(nonce, mark, word))
+            if mark in (CHOSEN, TAKEN, REFUSED):
+                self._note(sender, self._received_choice(sender, nonce, mark, sample.payload.to_bytes()))
             elif mark in (LAST, MORE):
                 self._note(sender, self._processes[sender].received_message(nonce))
                 if self._processes[sender].accepts(nonce):
                     self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
+
+    def _received_choice(self, sender: str, nonce: str, what: bytes, content: bytes) -> list[Event]:
+        """A process says whom it has chosen; if that is this one, it has to prove whose it is."""
+        processes, certified = self._processes[sender], self._certified
+        if what == CHOSEN and certified is not None:
+            try:
+                text = proven(sender, self.party, nonce, self._process.nonce)
+                IdentityProof.check(certified, sender, text, content[:MOST_PROOF_BYTES])
+            except ForgedCardError as error:
+                return processes.doubted(nonce, str(error))
+        word = "" if what == CHOSEN else one_line(content[:MOST_WORD_BYTES].decode(errors="replace"))
+        return processes.received_choice(nonce, what, word)
 
     def _on_presence(self, peer: str, name: str, sample: zenoh.Sample) -> None:
         word = str(sample.key_expr).rpartition("/")[2]
