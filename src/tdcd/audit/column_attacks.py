@@ -224,7 +224,8 @@ class ColumnAttacks:
         known, rest = self._known(min(MOST_LEARNED, len(seen.rows) // 2), seen.rows)
         lines = "inverse", "property"
         if len(rest) < GROUP:
-            yield from (self._too_few(line, seen, silo, len(known)) for line in lines)
+            why = f"it needs {2 * GROUP} rows, and the audit looks at {len(seen.rows)} that this party sees"
+            yield from (self._not_played(line, seen, silo, why) for line in lines)
             return
         phi, own = features_of(seen.phi, seen.noise, known), self._own(observer)
         if not phi.shape[1]:
