@@ -316,6 +316,10 @@ _COLUMNS = (
     "With three silos or more, exchange.protect = 'mask' leaves the sum; exchange.epsilon puts a bound on a row's phi. "
     "Fewer evaluations and rounds, and wider blocks, give less to start from."
 )
+_KNOWN = (
+    "Masks do not help against many known rows: exchange.epsilon does, or to leave out columns that the partners know "
+    "anyway."
+)
 _LABELS = (
     "Linear blocks: federation.protect_labels = 'encrypt'. Others: federation.label_epsilon, which randomises labels."
 )
@@ -324,11 +328,8 @@ _REMEDIES = {
     "two rows": "Set exchange.epsilon, or a smaller one: it bounds this attack, and all others on a row's phi.",
     "first block": "Use linear blocks, which start at zero, or exchange.epsilon.",
     "few known rows": _COLUMNS,
-    "known rows": (
-        "Masks do not help against many known rows: exchange.epsilon does, or to leave out columns that the partners "
-        "know anyway."
-    ),
-    "inverse": _COLUMNS,
+    "known rows": _KNOWN,
+    "inverse": _KNOWN,
     "property": (
         "Set exchange.epsilon, or a smaller one: it is for a row, and of a group of rows phi says more. Fewer "
         "evaluations and rounds say less."
@@ -343,7 +344,7 @@ _REMEDIES = {
     "sums": "Use larger minibatches (train.batch_size), or federation.label_epsilon as well.",
     "label property": (
         "Slopes as they are: federation.protect_labels = 'encrypt'. Encrypted: put the silo with the labels first, so "
-        "that no other has the constant column, or use larger minibatches (train.batch_size)."
+        "that no other has the constant column, and use no bins in the others."
     ),
     "probe": "What the model learns cannot be hidden from who trains it; federation.label_epsilon makes it less.",
     "membership": "Regularise more (model.l2, early stopping), or share the model with fewer (share_model = false).",
@@ -397,7 +398,10 @@ def _about_mode(finding: AuditFinding) -> list[str]:
             mode.bits < 32 and line in ("own hub", "few known rows", "known rows"),
             "Few bits do not help: evaluations send phi as it is, and noise averages out over rounds.",
         ),
-        (mode.masked and line == "known rows", "Masks do not change that: a sum of linear silos is linear too."),
+        (
+            mode.masked and line in ("known rows", "inverse"),
+            "Masks do not change that: a sum of linear silos is linear too.",
+        ),
         (mode.noise is not None and line == "own hub", "Noise is between hubs; inside a silo nothing changes."),
         (mode.masked and line == "own hub", "Masks are between hubs; inside a silo nothing changes."),
         (mode.epsilon is not None and "columns" in BY_KEY[line].target, "Label privacy is about labels only."),

@@ -21,8 +21,8 @@ READING = [
         "Recovered",
         "Of columns: the part of their variance that the attacker's estimate explains, as a mean over the columns; 1 "
         "is exact, 0 is no better than the column's mean. Of labels: AUC for two classes, accuracy for several, "
-        "squared correlation for amounts. Of membership: AUC. Of several silos that were attacked, the one that fared "
-        "worst.",
+        "squared correlation for amounts. Of membership and of groups of rows: AUC. Of several silos, the one that "
+        "fared worst.",
     ),
     (
         "Guess",
