@@ -198,6 +198,13 @@ def test_scores_compare_modes(done):
         if finding is None or finding.holds or finding.recovered is not None:
             kept.append(1.0 if finding is None else 0.0 if finding.holds else 1 - finding.gain)
     assert scores["plain"] == pytest.approx(np.mean(kept))
+    # Masks and sums leave the model as it is; randomised labels do not.
+    utilities = [done.utility(mode) for mode in done.modes]
+    assert utilities[0] == utilities[1] == utilities[2] > 0.95
+    assert 0.5 < done.utility(DP) < utilities[0]
+    gaps = 1 - done.score(DP), max(utilities) - done.utility(DP)
+    assert done.distance(DP) == pytest.approx(math.hypot(*gaps) / math.sqrt(2))
+    assert done.distance(MASKED) < done.distance(PLAIN)
 
 
 def test_every_line_has_readings():
