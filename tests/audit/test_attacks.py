@@ -7,9 +7,13 @@ import pytest
 from tdcd.audit.attacks import (
     by_clusters,
     by_probe,
+    chance_above,
     features_of,
+    found_in_groups,
     labels_from_slopes,
+    mean_slope,
     recovery,
+    rows_by_inverse,
     rows_by_known_rows,
     rows_by_regression,
     rows_of_block,
@@ -94,6 +98,67 @@ def test_a_regression_that_cannot_do_better_takes_the_mean():
     found = rows_by_regression(noise, known, X[known])
     assert variance_explained(X[20:], found[20:]).mean() < 0.2
     assert rows_by_regression(noise, known[:2], X[:2]) == pytest.approx(np.tile(X[:2].mean(axis=0), (ROWS, 1)))
+
+
+MANY = np.random.default_rng(8).normal(size=(400, 6))
+OWN = np.arange(200)
+OTHERS = MANY[200:]
+
+
+def inverted(phi, columns, noise=0.0):
+    """What is recovered of the rows that are not the attacker's own, and of groups of them."""
+    generator = np.random.default_rng(9)
+    features = phi + noise * generator.normal(size=phi.shape)
+    found, error = rows_by_inverse(features, OWN, columns[OWN])
+    again, _ = rows_by_inverse(features, OWN, columns[OWN])
+    assert (found == again).all()
+    groups = np.array([generator.choice(200, 16, replace=False) for _ in range(400)])
+    chances, holds = chance_above(found[200:], error, np.zeros(columns.shape[1])), columns[200:] > 0
+    pairs = zip(chances[groups].mean(axis=1).T, holds[groups].mean(axis=1).T, strict=True)
+    areas = [found_in_groups(*pair) for pair in pairs]
+    return variance_explained(columns[200:], found[200:]).mean(), np.mean(areas)
+
+
+def test_an_inverse_of_a_linear_phi_that_is_wide_enough_is_learned_and_of_a_narrow_one_in_part():
+    wide = MANY @ np.random.default_rng(1).normal(size=(6, 8))
+    assert min(inverted(wide, MANY)) > 0.99
+    rows, groups = inverted(wide[:, :3], MANY)
+    assert 0.3 < rows < 0.7
+    assert 0.6 < groups < 0.95
+
+
+def test_an_inverse_that_is_not_linear_is_learned_where_a_regression_finds_nothing():
+    either = np.sign(MANY[:, :1] * MANY[:, 1:2])
+    assert variance_explained(either[200:], rows_by_regression(MANY[:, :2], OWN, either[OWN])[200:]) < 0.1
+    rows, groups = inverted(MANY[:, :2], either)
+    assert rows > 0.5
+    assert groups > 0.95
+    bent = np.tanh(MANY @ np.random.default_rng(1).normal(size=(6, 12)) / 2)
+    assert inverted(bent, MANY)[0] > 0.9
+
+
+def test_noise_on_phi_hides_rows_before_it_hides_groups_and_then_both():
+    wide = MANY @ np.random.default_rng(1).normal(size=(6, 8))
+    rows, groups = inverted(wide, MANY, noise=5.0)
+    assert rows < 0.35
+    assert groups > rows / 2 + 0.5
+    rows, groups = inverted(wide, MANY, noise=200.0)
+    assert rows < 0.02
+    assert groups == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_gradient_says_the_mean_slope_if_columns_are_constant_or_add_up_to_one():
+    generator = np.random.default_rng(2)
+    slopes, bins = generator.normal(size=(50, 2)), np.eye(4)[generator.integers(0, 4, 50)]
+    for features in (np.column_stack([OTHERS[:50], np.ones(50)]), bins):
+        assert mean_slope(features.T @ slopes / 50, features) == pytest.approx(slopes.mean(axis=0))
+    hidden = OTHERS[:50] - OTHERS[:50].mean(axis=0)
+    assert mean_slope(hidden.T @ slopes / 50, hidden) == pytest.approx(0, abs=1e-12)
+
+
+def test_groups_of_the_same_share_are_a_coin():
+    assert found_in_groups(np.arange(5.0), np.full(5, 0.25)) == 0.5
+    assert found_in_groups(np.arange(5.0), np.arange(5.0)) == 1
 
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax", "squared", "huber", "poisson"])

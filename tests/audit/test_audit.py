@@ -61,6 +61,23 @@ def test_a_linear_silo_without_protection_is_read(done, line):
     assert "<i>bias" not in found[0].columns
 
 
+def test_who_has_half_of_the_rows_learns_to_read_the_others_and_groups_of_them(done):
+    for line in ("inverse", "property"):
+        for one in all_of(done, line, PLAIN):
+            assert one.recovered >= 0.94, (line, one.silo)
+            assert 0.4 < one.guess < 0.95
+            assert one.known == done.num_rows // 2
+    assert done.worst("property", PLAIN).measure == "AUC"
+    # Half of the rows are more than all silos have columns: masks do not help.
+    assert done.worst("inverse", MASKED).recovered > 0.9
+
+
+def test_slopes_say_which_minibatches_have_many_labels_of_a_class_randomised_labels_less_often(done):
+    assert done.worst("label property", AT_ONE).recovered == 1.0
+    assert 0.5 < done.worst("label property", AT_ONE_DP).recovered < 0.9
+    assert all_of(done, "label property", PLAIN) == []
+
+
 def test_summed_blocks_do_not_hide_rows_from_the_silos_own_hub(done):
     assert all(one.recovered >= 0.99 for one in all_of(done, "own hub", SUMMED))
     assert "does not help: phi of every row still reaches the hub" in reading(done.worst("own hub", SUMMED))
@@ -181,6 +198,13 @@ def test_scores_compare_modes(done):
         if finding is None or finding.holds or finding.recovered is not None:
             kept.append(1.0 if finding is None else 0.0 if finding.holds else 1 - finding.gain)
     assert scores["plain"] == pytest.approx(np.mean(kept))
+    # Masks and sums leave the model as it is; randomised labels do not.
+    utilities = [done.utility(mode) for mode in done.modes]
+    assert utilities[0] == utilities[1] == utilities[2] > 0.95
+    assert 0.5 < done.utility(DP) < utilities[0]
+    gaps = 1 - done.score(DP), max(utilities) - done.utility(DP)
+    assert done.distance(DP) == pytest.approx(math.hypot(*gaps) / math.sqrt(2))
+    assert done.distance(MASKED) < done.distance(PLAIN)
 
 
 def test_every_line_has_readings():
@@ -256,11 +280,14 @@ def test_what_the_configuration_asks_for_is_among_the_modes_and_marked():
 
 @pytest.fixture(scope="module")
 def encrypted():
-    """Two silos, slopes encrypted, and the same as they are: large minibatches, and small ones."""
-    pytest.importorskip("tenseal")
-    federation = {"silos": 2, "clients": 3, "labels": "silo1", "protect_labels": "encrypt"}
+    """Two silos, slopes encrypted, and the same as they are: large minibatches, and small ones with labels at silo2.
 
-    def audited(batch_size):
+    The first silo has the constant column.
+    """
+    pytest.importorskip("tenseal")
+
+    def audited(batch_size, labels):
+        federation = {"silos": 2, "clients": 3, "labels": labels, "protect_labels": "encrypt"}
         train = {"step_size": 0.05, "local_steps": 1, "batch_size": batch_size}
         found = plan(check_config({**KEYS, "federation": federation, "train": train}))
         modes = [mode for mode in modes_of(found, 1.0) if mode.name in ("plain", "encrypted slopes")]
@@ -268,7 +295,7 @@ def encrypted():
         assert [is_configured(mode, found) for mode in done.modes] == [False, True]
         return done
 
-    return audited(400), audited(16)
+    return audited(400, "silo1"), audited(16, "silo2")
 
 
 def test_noise_on_phi_keeps_every_attack_on_a_row_under_the_bound_of_its_epsilon():
@@ -287,6 +314,9 @@ def test_noise_on_phi_keeps_every_attack_on_a_row_under_the_bound_of_its_epsilon
         assert one.recovered <= one.bound + 3 * math.sqrt(one.bound * (1 - one.bound) / done.num_rows)
     for line in ("few known rows", "known rows"):
         assert done.worst(line, noisy[0]).recovered < 0.05 < done.worst(line, PLAIN).recovered
+    for line in ("inverse", "property"):
+        seen, bare = done.worst(line, noisy[0]), done.worst(line, PLAIN)
+        assert seen.gain < 0.1 < bare.gain
     # Inside a silo there is no noise.
     assert done.worst("own hub", noisy[0]).recovered > 0.1
     assert done.worst("two rows", PLAIN).recovered == 1
@@ -327,6 +357,13 @@ def test_gradients_say_what_the_model_says_and_on_small_minibatches_more(encrypt
     assert large.recovered <= large.guess + 0.01
     assert small.recovered > 0.5
     assert "the labels, from its gradients" in page(encrypted[0])
+
+
+def test_gradients_say_the_share_of_a_class_in_a_minibatch_to_who_has_the_constant_column(encrypted):
+    without, constant = (done.worst("label property", done.modes[1]) for done in encrypted)
+    assert without.recovered == without.guess
+    assert constant.recovered > max(0.95, constant.guess + 0.05)
+    assert "put the silo with the labels first" in remedy(constant)
 
 
 def test_gradients_of_as_many_equations_as_samples_are_the_slopes():

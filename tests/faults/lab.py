@@ -185,6 +185,8 @@ class Lab:
         self.job, self.data, self.folder, self.faults = Job(config), data, Path(folder), faults
         self.rng = random.Random(seed)
         self.secret = SECRET
+        self.nonces, self.client_secrets = {}, {}
+        """Those of other parties' files, where these are to draw the same noise."""
         self.now = 0.0
         self.drivers, self.outcomes, self.down = {}, {}, {}
         self.queues, self.seen = {}, {}
@@ -217,7 +219,7 @@ class Lab:
                     self.job,
                     silo,
                     secret=self.secret,
-                    nonce=folder.nonce,
+                    nonce=self.nonces.get(party, folder.nonce),
                     restored=folder.restored,
                     absences=folder.absences,
                     keys=None
@@ -229,7 +231,8 @@ class Lab:
                 )
                 driver = HubDriver(hub, transport, folder, 2.0, lambda: self.now)
             else:
-                client = Client(self.job, silo, party, self.data[party], str(self.sessions))
+                secret = self.client_secrets.get(party, b"")
+                client = Client(self.job, silo, party, self.data[party], str(self.sessions), secret=secret)
                 driver = ClientDriver(client, transport)
         except Crash:
             if folder is not None:
@@ -440,9 +443,11 @@ def prepared(**sections):
         return config, data_of(config, write_rows(planned, Path(folder)))
 
 
-def reference_of(config, data, folder):
+def reference_of(config, data, folder, nonces=None, client_secrets=None):
     """The history of the run to which nothing happens, and the failpoints that it passes."""
-    lab = Lab(config, data, folder, seed=0).run()
+    lab = Lab(config, data, folder, seed=0)
+    lab.nonces, lab.client_secrets = nonces or {}, client_secrets or {}
+    lab.run()
     found = lab.history(lab.job.hubs[0])
     shutil.rmtree(folder)
     return found, lab.failpoints

@@ -20,7 +20,7 @@ from tdcd.runtime.process.trial import Trial
 from tdcd.runtime.storage import failpoints
 from tdcd.runtime.storage.checkpoint import Checkpoints
 from tdcd.runtime.storage.hub_folder import HubFolder
-from tdcd.runtime.storage.keys import NOISE_KEY
+from tdcd.runtime.storage.keys import NOISE_KEY, answer_key
 
 PATIENCE_S = 600.0
 """Only a guard against waiting for ever: how long things take is measured, and depends on the machine."""
@@ -34,6 +34,7 @@ class Processes:
         ``everywhere``, one before each hub for all who dial it."""
         config = {**lab.CONFIG, "runtime": {"resend_s": 1.0}, **sections}
         config["train"] = {**config["train"], "rounds": rounds}
+        self.sections = config
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "shared.toml").write_text(toml_text(config))
         self.trial = Trial.prepare(folder / "shared.toml", [], folder / "trial")
@@ -72,6 +73,20 @@ class Processes:
             folder = HubFolder(self.trial.folder / "silos" / section.name, job, silo)
             (folder.path / NOISE_KEY).write_text(noise_key(job, silo).hex())
             folder.close()
+
+    def reference_of_noise(self, folder):
+        """The history to which nothing happens of clients that add noise: it follows from secrets in their files, and
+        from the run, so the same parties in one process are given the secrets and the hubs' nonces of these files.
+        """
+        job, nonces, secrets = self.trial.job, {}, {}
+        for silo, (name, section) in enumerate(zip(job.hubs, job.config.silos, strict=True)):
+            hub = HubFolder(self.trial.folder / "silos" / section.name, job, silo)
+            nonces[name] = hub.nonce
+            hub.close()
+            for client in job.clients(silo):
+                secrets[client] = answer_key(self.trial.folder / "certs" / f"{client}.{job.digest[:16]}.key")
+        _, data = lab.prepared(**self.sections)
+        return lab.reference_of(job.config, data, folder, nonces, secrets)[0]
 
     # Processes.
 
@@ -237,9 +252,15 @@ def usage(process):
 
 
 def campaign(folder, expected, seed, kills, **keys):
-    """Kill parties at random, several at once now and then, until there were ``kills``; then let it end."""
+    """Kill parties at random, several at once now and then, until there were ``kills``; then let it end.
+
+    Args:
+        expected: the reference; None where clients add noise, whose reference is of this federation's own secrets.
+    """
     rng = random.Random(seed)
     with Processes(folder, **keys) as parties:
+        if expected is None:
+            expected = parties.reference_of_noise(folder / "reference")
         # A mode may be one that diverges: to every history the same happens.
         if verdict([Record.from_json(line) for line in expected], parties.trial.job.stopping):
             parties.exit_status = EXIT_DIVERGED

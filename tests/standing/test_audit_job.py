@@ -114,12 +114,28 @@ def test_a_client_audits_its_own_table_next_to_random_ones(tmp_path, labels):
         assert [row["bought"] for row in random] == [row["bought"] for row in rows[3:]]
 
 
+THREE_CLIENTS = [{**silo, "clients": ["a", "b", "c"], "label": "y"} for silo in SILOS]
+
+
+def test_a_client_audits_with_the_noise_on_phi_that_is_asked_for(tmp_path):
+    federation = StandingFederation(tmp_path / "it")
+    config = check_config(federation.keys | {"exchange": {"epsilon": 0.5, "clip": 0.1}})
+    assert not_audited(config) == []
+    table = tmp_path / "it" / "client.bank.north" / "data.csv"
+    path, _ = stand_in(config, "bank", table, None, tmp_path / "audit")
+    made = check_config(read_config(path))
+    assert (made.exchange.epsilon, made.exchange.clip) == (0.5, 0.1)
+
+
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
         ({"data": {"source": "files", "samples": "all"}}, "an audit needs samples that all silos have"),
         ({"train": {"silo_dropout": 0.5}}, "takes phi of every sample"),
-        ({"exchange": {"epsilon": 1.0}}, "no attack of an audit goes by noise on phi"),
+        (
+            {"exchange": {"protect_blocks": True, "block_epsilon": 4.0}, "silos": THREE_CLIENTS},
+            "exchange.block_epsilon = 4: an audit takes blocks as they are",
+        ),
     ],
 )
 def test_what_an_audit_does_not_know_is_refused_when_it_is_proposed(keys, text):

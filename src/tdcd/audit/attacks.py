@@ -26,6 +26,8 @@ LARGEST_DAMPING = 1e12
 SOFTEST_END = 1e-5
 """How noisy phi counts in the last Gauss-Newton step at least, relative to its spread."""
 TINY = 1e-30
+NORMAL_SLOPE = 1.702
+"""With it a logistic function is within 0.01 of the normal distribution's."""
 
 
 def variance_explained(true: Floats, recovered: Floats) -> Floats:
@@ -149,23 +151,93 @@ def rows_by_regression(features: Floats, known: NDArray[np.intp], columns: Float
     The penalty of each column is the one with the least leave-one-out error; the mean of the known rows, if none is
     better. It needs no model of what the features are: the phi of one silo, a sum of several, or other columns.
     """
+    return _ridge(features, known, columns, PENALTIES, 1e-3)[0]
+
+
+def _ridge(
+    features: Floats, known: NDArray[np.intp], columns: Floats, penalties: Floats, least_left: float
+) -> tuple[Floats, Floats]:
+    """:func:`rows_by_regression`, and the leave-one-out error of every column.
+
+    Args:
+        least_left: what a row's own weight in its prediction leaves to the other rows, at least.
+    """
     if not len(known):
-        return np.full((len(features), columns.shape[1]), np.nan)
+        return np.full((len(features), columns.shape[1]), np.nan), np.full(columns.shape[1], np.inf)
     centre, average = features[known].mean(axis=0), columns.mean(axis=0)
     u, s, v = np.linalg.svd(features[known] - centre, full_matrices=False)
-    predicted, wanted = np.tile(average, (len(features), 1)), columns - average
+    wanted = columns - average
+    least = np.sum(wanted**2, axis=0) * (len(known) / max(len(known) - 1, 1)) ** 2
     if not s.any() or len(known) < 3:
-        return predicted
-    least = np.sum(wanted**2, axis=0) * (len(known) / (len(known) - 1)) ** 2
-    for penalty in PENALTIES * s[0] ** 2:
+        return np.tile(average, (len(features), 1)), least
+    turned, factors = u.T @ wanted, np.zeros((len(s), columns.shape[1]))
+    for penalty in penalties * s[0] ** 2:
         kept = s**2 / (s**2 + penalty)
         leverage = (u**2 * kept).sum(axis=1) + 1 / len(known)
-        missed = (wanted - u @ (kept[:, None] * (u.T @ wanted))) / np.maximum(1 - leverage, 1e-3)[:, None]
+        missed = (wanted - u @ (kept[:, None] * turned)) / np.maximum(1 - leverage, least_left)[:, None]
         better = np.sum(missed**2, axis=0) < least
-        weights = v.T @ ((s / (s**2 + penalty))[:, None] * (u.T @ wanted))
-        predicted[:, better] = (average + (features - centre) @ weights)[:, better]
+        factors[:, better] = (s / (s**2 + penalty))[:, None]
         least = np.where(better, np.sum(missed**2, axis=0), least)
-    return predicted
+    predicted: Floats = average + (features - centre) @ (v.T @ (factors * turned))
+    return predicted, least
+
+
+WIDTHS = (0.5, 1.0, 2.0)
+"""Of the kernels of a learned inverse, relative to the median distance between known rows."""
+KERNEL_PENALTIES = np.logspace(-8, 0, 17)
+
+
+def rows_by_inverse(features: Floats, known: NDArray[np.intp], columns: Floats) -> tuple[Floats, Floats]:
+    """All rows' columns, by an inverse of phi that is learned on rows that are known, and needs no model of phi.
+
+    For each column the one of :func:`rows_by_regression` and of ridge regressions on radial kernels around the known
+    rows that has the least leave-one-out error: an inverse that is not linear is found too. He et al. 2019, "Model
+    inversion attacks against collaborative inference", train a network for it.
+
+    Returns:
+        The columns ``[R, D]``, and the standard deviation ``[D]`` of their leave-one-out errors.
+    """
+    predicted, least = _ridge(features, known, columns, PENALTIES, 1e-3)
+    spread = features[known].std(axis=0)
+    scaled = features[:, spread > 0] / spread[spread > 0]
+    squares = _squared_distances(scaled, scaled[known])
+    apart = squares[known][~np.eye(len(known), dtype=bool)]
+    for width in WIDTHS if apart.any() else ():
+        kernel = np.exp(-squares / (2 * width**2 * np.median(apart[apart > 0])))
+        found, missed = _ridge(_of_kernel(kernel, known), known, columns, KERNEL_PENALTIES, 1e-12)
+        better = missed < least
+        predicted[:, better], least = found[:, better], np.minimum(missed, least)
+    error: Floats = np.sqrt(least / len(known))
+    return predicted, error
+
+
+def _squared_distances(left: Floats, right: Floats) -> Floats:
+    squares: Floats = np.maximum(np.sum(left**2, axis=1)[:, None] - 2 * left @ right.T + np.sum(right**2, axis=1), 0)
+    return squares
+
+
+def _of_kernel(kernel: Floats, known: NDArray[np.intp]) -> Floats:
+    """Features of all rows whose inner products with known rows are the kernel ``[R, r]``."""
+    values, vectors = np.linalg.eigh(kernel[known])
+    large = values > 1e-10 * values[-1]
+    features: Floats = kernel @ (vectors[:, large] / np.sqrt(values[large]))
+    return features
+
+
+def chance_above(found: Floats, error: Floats, level: Floats) -> Floats:
+    """The chance that each of these columns ``[R, D]`` is above its level, if what was found is off by ``error``."""
+    chances: Floats = 1 / (1 + np.exp(np.clip(-NORMAL_SLOPE * (found - level) / np.maximum(error, TINY), -700, 700)))
+    return chances
+
+
+def found_in_groups(estimates: Floats, shares: Floats) -> float:
+    """The AUC of telling the groups of rows whose share of a property is above the median, by an estimate of it each.
+
+    Ateniese et al. 2015, "Hacking smart machines with smarter ones"; Melis et al. 2019, "Exploiting unintended feature
+    leakage in collaborative learning". Over many rows errors of estimates cancel: a property of a group can be found
+    where that of a row is not. One half if all groups have the same share.
+    """
+    return auc(estimates, shares > np.median(shares)) or 0.5
 
 
 def told_apart(phi: Floats, expected: Floats, precision: Floats) -> float:
@@ -299,6 +371,35 @@ def labels_from_sums(minibatches: Sequence[NDArray[Any]], gradients: Sequence[Fl
     products += np.eye(len(rows)) * 1e-4 * np.trace(products) / len(rows)
     slopes: Floats = rows.T @ np.linalg.solve(products, sums)
     return slopes
+
+
+def mean_slope(gradient: Floats, features: Floats) -> Floats:
+    r"""The mean slope of a minibatch, as far as its gradient says it: ``[C]``; 0 where it says less than half of it.
+
+    :math:`w^\top \frac1B \sum_i x_i \delta_i`, with the w for which :math:`w^\top x_i` is closest to 1. It is exact if
+    one of the columns is constant, or if some of them add up to 1, as bins do.
+
+    Args:
+        gradient: ``[D, C]``.
+        features: ``[B, D]``, of the minibatch.
+    """
+    weights = np.linalg.lstsq(features, np.ones(len(features)), rcond=None)[0]
+    is_said = np.mean(features @ weights) > 0.5
+    slope: Floats = weights @ gradient * is_said
+    return slope
+
+
+def expected(scores: Floats, loss: str) -> Floats:
+    """What scores ``[..., C]`` say of the label: the chance of each class, the count or the amount."""
+    means = scores
+    if loss == "logistic":
+        means = 1 / (1 + np.exp(-scores))
+    elif loss == "softmax":
+        powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        means = powers / powers.sum(axis=-1, keepdims=True)
+    elif loss == "poisson":
+        means = np.exp(scores)
+    return means
 
 
 def scores_from_slopes(slopes: Floats, loss: str, resolution: float) -> tuple[Floats, Floats]:

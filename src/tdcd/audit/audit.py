@@ -1,5 +1,6 @@
 """An audit: every attack against every party's transcript, in every protection mode."""
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ class Audit:
     """Variance explained as a run gets longer."""
     over_known_rows: list[RecoveryCurve]
     """Variance explained as the attacker knows more rows."""
+    utilities: list[float | None]
+    """Of every mode: AUC, R2 or D2 on held-out samples after these rounds."""
 
     def worst(self, line: str, mode: Mode) -> AuditFinding | None:
         """The attack that gained most, of those on several silos; None if there is no such attack in this mode."""
@@ -63,6 +66,22 @@ class Audit:
             elif finding.recovered is not None:
                 kept.append(1 - min(1.0, finding.gain))
         return sum(kept) / len(kept) if kept else None
+
+    def utility(self, mode: Mode) -> float | None:
+        """What the model of a mode is worth."""
+        return self.utilities[self.modes.index(mode)]
+
+    def distance(self, mode: Mode) -> float | None:
+        """How far a mode is from keeping everything at the utility of the best mode, from 0 to 1.
+
+        Zou et al. 2024, "VFLAIR: a research library and benchmark for vertical federated learning": the Euclidean
+        distance to that ideal, with the two counting alike. None if either is not known.
+        """
+        score, utility = self.score(mode), self.utility(mode)
+        if score is None or utility is None:
+            return None
+        best = max(other for other in self.utilities if other is not None)
+        return math.sqrt(((1 - score) ** 2 + min(1.0, best - utility) ** 2) / 2)
 
     @property
     def lines(self) -> list[str]:
@@ -107,7 +126,9 @@ def audit(
         name = mode.name if centre is None else f"{mode.name}, labels at one silo"
         observe(EstimateProgress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
     attacks = [ColumnAttacks(planned, mode, recordings[mode.training], order) for mode in chosen]
-    return Audit(planned, rounds, len(rows), chosen, findings, over_rounds(attacks), over_known_rows(attacks))
+    utilities = [recordings[mode.training].utility for mode in chosen]
+    curves = over_rounds(attacks), over_known_rows(attacks)
+    return Audit(planned, rounds, len(rows), chosen, findings, *curves, utilities)
 
 
 def _play(planned: Plan, mode: Mode, recording: Recording, order: NDArray[np.intp]) -> list[AuditFinding]:

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from tdcd.audit.attacks import (
     TINY,
+    chance_above,
     features_of,
+    found_in_groups,
+    rows_by_inverse,
     rows_by_known_rows,
     rows_by_regression,
     rows_of_block,
@@ -39,6 +42,10 @@ MORE_THAN_COLUMNS, MORE_THAN_ALL = 2, 4
 """Known rows beyond the number of columns."""
 FEWEST_LEFT = 10
 """Rows that must be left to attack."""
+MOST_LEARNED = 256
+"""Rows of its own that an attacker who learns an inverse has at most; half of all, if there are fewer."""
+GROUP, GROUPS = 16, 400
+"""Rows of a group whose property is attacked, and how many groups are drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +93,7 @@ class ColumnAttacks:
         yield self.first_block(seen, silo)
         yield self.few_known_rows(seen, observer, silo)
         yield self.regression("known rows", seen, observer, silo)
+        yield from self.learned(seen, observer, silo)
         yield self._score(seen, silo)
         rivals = [other for other in range(self.planned.federation.num_silos) if other not in (silo, observer)]
         if rivals:
@@ -208,6 +216,39 @@ class ColumnAttacks:
         guess = self._guess(observer, silo, seen.rows[known], seen.rows[rest])
         return self._finding(line, seen, silo, explained, guess, len(known))
 
+    def learned(self, seen: Transcript, observer: int, silo: int) -> Iterator[AuditFinding]:
+        """A party that has half of the rows, and learns on them what phi says of columns, and of groups of rows.
+
+        It goes by phi and its own columns; the guess, by its own columns alone.
+        """
+        known, rest = self._known(min(MOST_LEARNED, len(seen.rows) // 2), seen.rows)
+        lines = "inverse", "property"
+        if len(rest) < GROUP:
+            why = f"it needs {2 * GROUP} rows, and the audit looks at {len(seen.rows)} that this party sees"
+            yield from (self._not_played(line, seen, silo, why) for line in lines)
+            return
+        phi, own = features_of(seen.phi, seen.noise, known), self._own(observer)
+        if not phi.shape[1]:
+            why = f"there is no moment at which all of {len(known)} known rows are seen"
+            yield from (self._not_played(line, seen, silo, why) for line in lines)
+            return
+        columns = self._columns(silo)
+        level, explained, areas = columns[known].mean(axis=0), [], []
+        for features in (np.hstack([phi, own]), own):
+            found, error = rows_by_inverse(features, known, columns[known])
+            explained.append(variance_explained(columns[rest], found[rest]))
+            areas.append(self._areas(chance_above(found[rest], error, level), columns[rest] > level))
+        yield self._finding("inverse", seen, silo, explained[0], _mean(explained[1]), len(known))
+        finding = self._finding("property", seen, silo, areas[0], _mean(areas[1]), len(known))
+        yield replace(finding, measure="AUC")
+
+    def _areas(self, estimates: Floats, holds: NDArray[np.bool_]) -> Floats:
+        """Per column, how well groups with many rows above the mean are found; nan where the column is constant."""
+        generator = np.random.default_rng(self.planned.settings.seed)
+        groups = np.array([generator.choice(len(holds), GROUP, replace=False) for _ in range(GROUPS)])
+        pairs = zip(estimates[groups].mean(axis=1).T, holds[groups].mean(axis=1).T, strict=True)
+        return np.where(holds.any(axis=0), [found_in_groups(*pair) for pair in pairs], np.nan)
+
     def _score(self, seen: Transcript, silo: int) -> AuditFinding:
         """A silo's own phi in the last round."""
         true = self.recording.to_hub[silo][:, -1]
@@ -232,14 +273,18 @@ class ColumnAttacks:
 
     def _guess(self, observer: int, silo: int, known: NDArray[np.intp], rest: NDArray[np.intp]) -> float:
         """What the same known rows give without a transcript: a regression on the attacker's own columns and labels."""
+        columns = self._columns(silo)
+        predicted = rows_by_regression(self._own(observer), known, columns[known])
+        return _mean(variance_explained(columns[rest], predicted[rest]))
+
+    def _own(self, observer: int) -> Floats:
+        """The attacker's own columns, and the labels if it has them."""
         own = self._columns(observer)
         spread = own.std(axis=0)
         own = own / np.where(spread > 0, spread, 1)
         if self.round.scored_at(observer) == observer:
             own = np.column_stack([own, self.recording.labels])
-        columns = self._columns(silo)
-        predicted = rows_by_regression(own, known, columns[known])
-        return _mean(variance_explained(columns[rest], predicted[rest]))
+        return own
 
     def _known(self, count: int, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The places of known rows among ``rows``, and of the others."""

@@ -6,7 +6,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.audit.attacks import by_clusters, by_probe, labels_from_slopes, labels_from_sums, recovery
+from tdcd.audit.attacks import (
+    TINY,
+    by_clusters,
+    by_probe,
+    expected,
+    found_in_groups,
+    labels_from_slopes,
+    labels_from_sums,
+    mean_slope,
+    recovery,
+)
 from tdcd.audit.lines import AuditFinding, RecoveryMeasure
 from tdcd.audit.modes import Mode
 from tdcd.audit.recording import Floats, Recording
@@ -47,9 +57,12 @@ def label_findings(planned: Plan, mode: Mode, recording: Recording, order: NDArr
     if flows.encrypted is not None:
         yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
         yield _sums(replace(plain, line="sums", party=hub.party), planned, recording, observer)
+        yield _shares(replace(plain, line="label property", party=hub.party), planned, recording, observer, hub)
         yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)
     elif hub.slopes is not None:
         yield _clusters(replace(plain, line="clusters", party=hub.party, sees=hub.sees), hub, truth, planned)
+        share = replace(plain, line="label property", party=hub.party, sees=hub.sees)
+        yield _shares(share, planned, recording, observer, hub)
         yield _probe(replace(plain, line="probe", party=hub.party), planned, recording, observer, order)
     if len(recording.test_losses):
         yield AuditFinding(
@@ -109,6 +122,47 @@ def _sums(plain: AuditFinding, planned: Plan, recording: Recording, observer: in
         guess=named(phi),
         bound=None,
     )
+
+
+def _shares(plain: AuditFinding, planned: Plan, recording: Recording, observer: int, seen: Transcript) -> AuditFinding:
+    """The share of a class in each round's minibatch: the second of two, the most frequent of several; large amounts.
+
+    From slopes, of the samples that the audit looks at. Where these are encrypted, from the gradients of the hub's
+    block: what its part of the model expects, less the mean slope. The guess is then what that part expects alone.
+    """
+    target, loss, labels = planned.objective.kind.target, planned.objective.kind.name, planned.federation.labels
+    names, counts = np.unique(labels, return_counts=True)
+    most = int(names[counts.argmax()]) if target == "classes" else 0
+    holds = labels == most if target == "classes" else labels > (0 if target == "binary" else np.median(labels))
+    estimates: Floats
+    if recording.gradients[observer]:
+        plain = replace(plain, sees="the gradient of the silo's block in every round")
+        groups = recording.minibatches
+        silo, rounds = (
+            planned.federation.silos[observer],
+            [t for t, at in enumerate(recording.moments) if not at.evaluation],
+        )
+        guesses, slopes = [], []
+        for t, ids, gradient in zip(rounds, groups, recording.gradients[observer], strict=True):
+            rows = silo.features[ids].reshape(len(ids), -1).astype(np.float64)
+            phi = rows @ np.asarray(recording.blocks[observer][t]["weight"], np.float64)
+            guesses.append(expected(phi, loss)[:, most].mean())
+            slopes.append(mean_slope(gradient, rows)[most])
+        without, estimates = np.array(guesses), np.array(guesses) - slopes
+    else:
+        assert seen.slopes is not None
+        found = labels_from_slopes(seen.slopes, loss)
+        found = (found == most).astype(np.float64) if target == "classes" else found
+        places = [np.flatnonzero(np.isin(recording.rows, ids)) for ids in recording.minibatches]
+        places = [rows for rows in places if len(rows)]
+        groups = [recording.rows[rows] for rows in places]
+        estimates = np.array([found[rows].mean() for rows in places])
+        without = np.zeros(len(groups))
+    shares = np.array([holds[ids].mean() for ids in groups])
+    if np.ptp(shares) < TINY:
+        return replace(plain, why_not="all minibatches have the same share of a class")
+    recovered, guess = found_in_groups(estimates, shares), found_in_groups(without, shares)
+    return replace(plain, measure="AUC", recovered=recovered, guess=guess, bound=None)
 
 
 def _probe(

@@ -64,6 +64,22 @@ LINES = (
         "Weng et al. 2020; regression is ours",
     ),
     AuditLine(
+        "inverse",
+        "another hub",
+        "a silo's columns, by a learned inverse",
+        "Half of the rows are the attacker's own, at most 256. On them it learns the way from phi and its own columns "
+        "back to the silo's columns, linear or by kernels, and goes it on the other rows.",
+        "Luo et al. 2021; He et al. 2019; kernels are ours",
+    ),
+    AuditLine(
+        "property",
+        "another hub",
+        "the share of a group above a column's mean",
+        "By the same inverse: the chance that a column is above its mean, averaged over groups of 16 other rows. Which "
+        "groups have a share above the median?",
+        "Ateniese et al. 2015; Melis et al. 2019",
+    ),
+    AuditLine(
         "slopes to columns",
         "a hub without labels",
         "the label silo's columns, rows known",
@@ -124,11 +140,20 @@ LINES = (
         "least squares; ours",
     ),
     AuditLine(
+        "label property",
+        "a hub without labels",
+        "the share of a class in a minibatch",
+        "Labels by their slopes, averaged over each round's minibatch. Where slopes are encrypted: what the silo's own "
+        "part of the model expects, less the mean slope, which a gradient says if a column is constant or columns add "
+        "up to 1. Which minibatches have a share above the median?",
+        "Melis et al. 2019; Zhang et al. 2021",
+    ),
+    AuditLine(
         "probe",
         "a hub without labels",
         "the labels, from its own phi",
-        "A linear model from its own silo's phi over the rounds to the label, fitted on a few rows whose labels it "
-        "knows. The guess is the same with its own columns.",
+        "Model completion: to its own part of the model, phi over the rounds, a linear model is added that says the "
+        "label, fitted on a few rows whose labels it knows. The guess is the same with its own columns.",
         "Fu et al. 2022",
     ),
     AuditLine(
@@ -188,7 +213,7 @@ NOT_TRIED = (
     "Gradient inversion of single clients' blocks by their own hub. It sees phi of the same rows, which says more.",
     "The exact course of a linear silo's block, worked out from labels and everybody's phi. It gives the rows up to a "
     "rotation, without any known row.",
-    "Decoders trained on public data of the same kind, which would do better on blocks that are not linear.",
+    "Deep decoders trained on much public data of the same kind, which may do better than the inverse learned here.",
     "What is sent before round 0: counts, means and spreads of columns to the silo's own hub, digests between hubs.",
     "Held-out rows: phi of them is sent at every evaluation too, and the same attacks apply.",
 )
@@ -218,6 +243,16 @@ _OUTCOMES = {
         "An attacker who knows enough rows from elsewhere reads all others.",
         "Known rows and the transcript together give part of the columns.",
         "The transcript adds nothing to what known rows say.",
+    ),
+    "inverse": (
+        "An attacker with rows of its own learns to read the others.",
+        "An attacker with rows of its own reads part of the others.",
+        "Phi adds nothing to what an attacker with rows of its own could learn from its own columns.",
+    ),
+    "property": (
+        "Phi says which groups have many rows above a column's mean.",
+        "Phi says more about groups of rows than the attacker's own columns do.",
+        "Phi says no more about groups of rows than the attacker's own columns do.",
     ),
     "slopes to columns": (
         "Slopes are scores in other words: with known rows they give the label silo's columns.",
@@ -259,6 +294,11 @@ _OUTCOMES = {
         "The gradients say more about the labels than the model that is made of them. Larger minibatches say less.",
         "The gradients say no more about the labels than the silo's own part of the model does.",
     ),
+    "label property": (
+        "Which minibatches have many labels of a class is seen.",
+        "More is seen of the share of a class in a minibatch than the silo's own part of the model says.",
+        "No more is seen of the share of a class than what the silo's own part of the model says.",
+    ),
     "probe": (
         "A silo's phi says far more about the labels than its columns do.",
         "Training taught the silo something about the labels that a few known ones would not have.",
@@ -276,6 +316,10 @@ _COLUMNS = (
     "With three silos or more, exchange.protect = 'mask' leaves the sum; exchange.epsilon puts a bound on a row's phi. "
     "Fewer evaluations and rounds, and wider blocks, give less to start from."
 )
+_KNOWN = (
+    "Masks do not help against many known rows: exchange.epsilon does, or to leave out columns that the partners know "
+    "anyway."
+)
 _LABELS = (
     "Linear blocks: federation.protect_labels = 'encrypt'. Others: federation.label_epsilon, which randomises labels."
 )
@@ -284,9 +328,11 @@ _REMEDIES = {
     "two rows": "Set exchange.epsilon, or a smaller one: it bounds this attack, and all others on a row's phi.",
     "first block": "Use linear blocks, which start at zero, or exchange.epsilon.",
     "few known rows": _COLUMNS,
-    "known rows": (
-        "Masks do not help against many known rows: exchange.epsilon does, or to leave out columns that the partners "
-        "know anyway."
+    "known rows": _KNOWN,
+    "inverse": _KNOWN,
+    "property": (
+        "Set exchange.epsilon, or a smaller one: it is for a row, and of a group of rows phi says more. Fewer "
+        "evaluations and rounds say less."
     ),
     "slopes to columns": _LABELS,
     "client": "Set exchange.epsilon: what a client gets of the others then has noise, too.",
@@ -296,6 +342,10 @@ _REMEDIES = {
     "labels of client": _LABELS,
     "clusters": _LABELS,
     "sums": "Use larger minibatches (train.batch_size), or federation.label_epsilon as well.",
+    "label property": (
+        "Slopes as they are: federation.protect_labels = 'encrypt'. Encrypted: put the silo with the labels first, so "
+        "that no other has the constant column, and use no bins in the others."
+    ),
     "probe": "What the model learns cannot be hidden from who trains it; federation.label_epsilon makes it less.",
     "membership": "Regularise more (model.l2, early stopping), or share the model with fewer (share_model = false).",
 }
@@ -348,7 +398,10 @@ def _about_mode(finding: AuditFinding) -> list[str]:
             mode.bits < 32 and line in ("own hub", "few known rows", "known rows"),
             "Few bits do not help: evaluations send phi as it is, and noise averages out over rounds.",
         ),
-        (mode.masked and line == "known rows", "Masks do not change that: a sum of linear silos is linear too."),
+        (
+            mode.masked and line in ("known rows", "inverse"),
+            "Masks do not change that: a sum of linear silos is linear too.",
+        ),
         (mode.noise is not None and line == "own hub", "Noise is between hubs; inside a silo nothing changes."),
         (mode.masked and line == "own hub", "Masks are between hubs; inside a silo nothing changes."),
         (mode.epsilon is not None and "columns" in BY_KEY[line].target, "Label privacy is about labels only."),

@@ -1,6 +1,5 @@
 """What is sent while a federation trains, kept for some of its samples: the raw material of all transcripts."""
 
-import secrets
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from tdcd.core.objective import Tree
 from tdcd.core.randomized import Response
 from tdcd.core.round import LinkClass
 from tdcd.core.settings import draws_of
+from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.encryption import SlopeKey
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation
@@ -38,6 +38,10 @@ from tdcd.training.train import simulate
 Floats = NDArray[np.float64]
 FLOAT_NOISE = 2e-7
 """Rounding of phi in single precision, relative to its largest number."""
+
+
+UTILITIES = ("auc", "r2", "d2")
+"""What a model is worth, where 1 is perfect: the first of these that its loss has."""
 
 
 class Moment(NamedTuple):
@@ -80,6 +84,10 @@ class Recording:
     """Losses of the R samples at the end, by the true labels."""
     test_losses: Floats
     """Losses of the held-out samples; empty if there are none."""
+    utility: float | None
+    """AUC, R2 or D2 of the model of the last round on held-out samples; None if there are none, or if it is none of
+    these.
+    """
 
 
 def record(planned: Plan, mode: Mode, rounds: int, rows: NDArray[np.int64]) -> Recording:
@@ -132,7 +140,7 @@ class _Recorder:
         def of_each(parts: Any) -> list[Floats]:
             return [np.stack([part[silo] for part in parts], axis=1).astype(np.float64) for silo in silos]
 
-        train, test = self._losses(state, true_labels)
+        train, test, utility = self._at_the_end(state, true_labels)
         return Recording(
             self.rows,
             moments,
@@ -149,6 +157,7 @@ class _Recorder:
             self.gradients,
             train,
             test,
+            utility,
         )
 
     def _evaluated(self, index: int, blocks: list[Tree]) -> list[Any]:
@@ -198,7 +207,8 @@ class _Recorder:
     def _encrypted(self, index: int, form: EncryptedSums, slopes: NDArray[Any]) -> NDArray[Any]:
         """What the other silos get of slopes: each sample's coefficient of a real ciphertext, from -1/2 to 1/2."""
         if self._key is None:
-            self._key = SlopeKey(secrets.token_bytes(16), "audit")
+            # Of the seed: the same audit has the same figures.
+            self._key = SlopeKey(self.planned.settings.seed.to_bytes(16, "little"), "audit")
         whole = form.whole(slopes[0].astype(np.float64)).astype(np.int64)
         words = self._key.slopes(index, whole)["slopes"][:, 0, : len(whole)].T
         return words[None] / 2.0 ** MODULUS_BITS[0] - 0.5
@@ -252,19 +262,22 @@ class _Recorder:
         means: Floats = np.divide(summed, times, out=np.full_like(summed, np.nan), where=times > 0)
         return means
 
-    def _losses(self, state: State, true_labels: NDArray[Any]) -> tuple[Floats, Floats]:
+    def _at_the_end(self, state: State, true_labels: NDArray[Any]) -> tuple[Floats, Floats, float | None]:
+        """Losses of training samples and of held-out ones, and what the model is worth on these."""
         silos, objective = self.federation.silos, replace(self.planned.objective, label_epsilon=None)
 
-        def losses(features: list[NDArray[Any]], labels: NDArray[Any]) -> Floats:
-            scores = self.simulation.scores(state.blocks, features)
+        def losses(scores: NDArray[Any], labels: NDArray[Any]) -> Floats:
             truth = labels.astype(objective.label_dtype(self.planned.settings.dtype))
             with jax.enable_x64(self.planned.settings.dtype == "float64"):
                 return np.asarray(objective.losses(jnp.asarray(scores), jnp.asarray(truth)), np.float64)
 
-        train = losses([silo.features[self.rows] for silo in silos], true_labels[self.rows])
-        if self.federation.test_labels is None:
-            return train, np.empty(0)
-        return train, losses([np.asarray(silo.test_features) for silo in silos], self.federation.test_labels)
+        scores = self.simulation.scores(state.blocks, [silo.features[self.rows] for silo in silos])
+        train, labels = losses(scores, true_labels[self.rows]), self.federation.test_labels
+        if labels is None:
+            return train, np.empty(0), None
+        scores = self.simulation.scores(state.blocks, [np.asarray(silo.test_features) for silo in silos])
+        figures = metrics(objective.loss, scores, labels)
+        return train, losses(scores, labels), next((figures[key] for key in UTILITIES if key in figures), None)
 
     def _refuse_diverged(self, state: State) -> None:
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.blocks)):

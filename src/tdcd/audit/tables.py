@@ -1,5 +1,6 @@
 """An audit's tables, for the page and for the terminal, and its numbers for other programs."""
 
+from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
@@ -25,10 +26,19 @@ def overview(audit: Audit) -> list[tuple[str, TextTable]]:
         modes = list(some)
         lines = [key for key in audit.lines if any(audit.worst(key, mode) for mode in modes)]
         rows = [[key, *(_cell(audit.worst(key, mode)) for mode in modes)] for key in lines]
-        rows.append(["score", *(share(audit.score(mode)) for mode in modes)])
+        rows += [[name, *(share(value(mode)) for mode in modes)] for name, value, _ in of_modes(audit)]
         head = ["", *(mode.name + " *" * is_configured(mode, audit.planned) for mode in modes)]
         tables.append((group, TextTable(head, rows)))
     return tables
+
+
+def of_modes(audit: Audit) -> list[tuple[str, Callable[[Mode], float | None], str]]:
+    """What is said of every mode as a whole: its name, a function, and what it is in a few words."""
+    return [
+        ("score", audit.score, "what the mode keeps"),
+        ("utility", audit.utility, "held-out AUC or R² after these rounds"),
+        ("distance", audit.distance, "to a score of 1 at the best utility"),
+    ]
 
 
 def _cell(finding: AuditFinding | None) -> str:
@@ -101,7 +111,7 @@ def _mode(audit: Audit, mode: Mode) -> dict[str, Any]:
     return {
         "labels": group_of(mode, audit.planned),
         "configured": is_configured(mode, audit.planned),
-        "score": audit.score(mode),
+        **{name: value(mode) for name, value, _ in of_modes(audit)},
         **{key: value for key, value in vars(mode).items() if key not in ("knowledge", "noise")},
         "noise": None if mode.noise is None else vars(mode.noise),
     }

@@ -229,8 +229,8 @@ def audit(
     """Attack what each party would see, in every protection mode, and write one page about what was recovered.
 
     The federation is simulated for some rounds. Each hub's and each client's transcript is then attacked: columns from
-    phi, with and without rows that the attacker knows anyway; labels from slopes; membership from losses. Writes
-    audit.html, one self-contained page, and audit.json.
+    phi, with and without rows that the attacker knows anyway; labels from slopes; properties of groups of rows;
+    membership from losses. Writes audit.html, one self-contained page, and audit.json.
     """
     from tdcd.audit import audit as play
     from tdcd.audit import modes_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from tdcd.audit.audit import Audit
 from tdcd.audit.lines import BY_KEY, NOT_TRIED, PARTLY, RECOVERED, AuditFinding, reading, remedy
 from tdcd.audit.modes import Mode, group_of, is_configured, no_slopes
-from tdcd.audit.tables import numbers, of_line, share
+from tdcd.audit.tables import numbers, of_line, of_modes, share
 from tdcd.core.words import counted
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import Curve, line_figure
@@ -21,8 +21,8 @@ READING = [
         "Recovered",
         "Of columns: the part of their variance that the attacker's estimate explains, as a mean over the columns; 1 "
         "is exact, 0 is no better than the column's mean. Of labels: AUC for two classes, accuracy for several, "
-        "squared correlation for amounts. Of membership: AUC. Of several silos that were attacked, the one that fared "
-        "worst.",
+        "squared correlation for amounts. Of membership and of groups of rows: AUC. Of several silos, the one that "
+        "fared worst.",
     ),
     (
         "Guess",
@@ -40,6 +40,11 @@ READING = [
         "What a mode keeps, from 0 to 1: the mean over the rows above of 1 less the part of the gap that its attack "
         "closes. A row whose party has it by the rules keeps nothing, one without such a party all, and one that was "
         "not tried is not counted. It compares modes of one audit, and is no promise.",
+    ),
+    (
+        "Distance",
+        "How far a mode is from the ideal, a score of 1 at the utility of the best mode: the square root of the mean "
+        "of both squared gaps (Zou et al. 2024, VFLAIR). Utility is that of the rounds that were attacked.",
     ),
     ("*", "What the configuration asks for."),
 ]
@@ -140,8 +145,9 @@ def heat_map(audit: Audit) -> Html:
         line = BY_KEY[key]
         cells = "".join(_cell(audit, key, mode) for mode in audit.modes)
         body.append(f'<tr><th scope="row">{escape(line.party)}<small>{escape(line.target)}</small></th>{cells}</tr>')
-    scores = "".join(f"<td>{share(audit.score(mode))}</td>" for mode in audit.modes)
-    body.append(f'<tr><th scope="row">score<small>what the mode keeps</small></th>{scores}</tr>')
+    for name, value, words in of_modes(audit):
+        cells = "".join(f"<td>{share(value(mode))}</td>" for mode in audit.modes)
+        body.append(f'<tr><th scope="row">{name}<small>{words}</small></th>{cells}</tr>')
     lines = "\n".join(body)
     return Html(
         f'<div class="scroll"><table class="heat">\n<thead><tr><td></td>{top}</tr>\n<tr><td></td>{names}</tr></thead>\n'

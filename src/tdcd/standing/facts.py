@@ -78,8 +78,8 @@ def not_audited(config: Config) -> list[str]:
         problems.append(f"data.source = {config.data.source!r}: clients audit their own tables")
     if config.data.samples == "all":
         problems.append("data.samples = 'all': an audit needs samples that all silos have")
-    if exchange.epsilon is not None:
-        problems.append(f"exchange.epsilon = {exchange.epsilon:g}: no attack of an audit goes by noise on phi")
+    if exchange.block_epsilon is not None:
+        problems.append(f"exchange.block_epsilon = {exchange.block_epsilon:g}: an audit takes blocks as they are")
     if config.train.start is not None:
         problems.append(f"train.start = {config.train.start!r}: an audit attacks a run from its first block")
     if config.train.silo_dropout:
