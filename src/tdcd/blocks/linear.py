@@ -95,8 +95,8 @@ class LinearWithStandIns(Linear):
 
 
 def is_linear(block: object) -> TypeGuard[Linear]:
-    """Whether a block's phi is a product of its weights with rows that follow from its features; a class that somebody
-    made of one of these may differ.
+    """Whether a block's phi is a product of its weights with rows that follow from its features. Of a class that
+    inherits from one of these, this is not known.
     """
     return type(block) in (Linear, LinearWithStandIns)
 
