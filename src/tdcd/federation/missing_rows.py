@@ -158,7 +158,8 @@ def _num_ones(silo: Silo) -> int:
 def _zeroed(features: NDArray[Any], present: Presence) -> NDArray[Any]:
     """The features with zeros for the rows that the silo lacks, where JAX uses them in place."""
     taken = aligned_empty(features.shape, features.dtype)
-    taken[...] = np.where(present[:, None], features, 0)
+    taken[...] = features
+    taken[~present] = 0
     return taken
 
 

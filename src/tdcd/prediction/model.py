@@ -289,7 +289,7 @@ class Model:
             link: by silo, the table with the id and the key of every new sample: a frame, or the path of a file.
                 Without it, the link table of the configuration is read, as in training.
 
-        >>> scores = model.linked({"shop": members}).scores({"bank": people, "shop": households})  # doctest: +SKIP
+        ``model.linked({"shop": members}).predict({"bank": people, "shop": households})`` predicts by households.
         """
         parts = dict(self.parts)
         for silo, table in link.items():
