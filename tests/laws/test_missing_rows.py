@@ -287,11 +287,11 @@ def test_training_begins_as_without_stand_ins(block):
     rows, lacking = rng.standard_normal((6, 3), np.float32), rng.random((6, 2)) < 0.5
     marked = absent.marked(rows, lacking, num_ones=0)
     settings = Settings(batch_size=2, local_steps=1, step_size=0.1)
-    started = start_block(absent.block(block), settings, 0, marked.shape[1:], 1)
+    started = start_block(absent.block(block, 0), settings, 0, marked.shape[1:], 1)
     alone = start_block(block, settings, 0, rows.shape[1:], 1)
-    before, after = block.phi(alone, rows), absent.block(block).phi(started, marked)
+    before, after = block.phi(alone, rows), absent.block(block, 0).phi(started, marked)
     # It is no saddle point: stand-ins move with the first step.
-    slopes = jax.grad(lambda own: absent.block(block).phi(own, marked).sum())(jax.tree.map(jnp.asarray, started))
+    slopes = jax.grad(lambda own: absent.block(block, 0).phi(own, marked).sum())(jax.tree.map(jnp.asarray, started))
     assert np.array_equal(before, after)
     of_stand_ins = slopes["weight"][3:] if absent.is_linear else slopes["stand_ins"]
     assert max(abs(leaf).max() for leaf in jax.tree.leaves(of_stand_ins)) > 0

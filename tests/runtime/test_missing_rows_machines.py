@@ -235,14 +235,14 @@ def test_weights_next_to_the_only_labels(tmp_path, labels):
 )
 def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, at_clients, rate):
     folder = with_households(write_tables(tmp_path / "tables", labelled=labelled))
-    # New rows of households are joined before, so that the model of one kind of table is that of the other.
     sections = {"train": {"silo_dropout": rate}, **(AT_BANK if labelled == ("bank",) else {})}
     keys = keys_of(folder, labelled, **sections)
     if 2 in at_clients:
         keys["silos"][2]["aggregate"] = ["sum", "count"]
     config = check_config(keyed(keys) if 1 in at_clients else keys)
     run(config, tmp_path / "run")
-    model, new = Model.load(tmp_path / "run"), write_tables(tmp_path / "new", seed=5, samples=40, labelled=())
+    model = Model.load(tmp_path / "run")
+    new = with_households(write_tables(tmp_path / "new", seed=5, samples=40, labelled=()))
     rows = {silo: read_rows(new / f"{silo}.csv", model.part(silo).columns) for silo in COLUMNS}
     assert any(model.part(silo).preparation.absent.silos for silo in COLUMNS)
     whole = combine(model.all_scores(rows), allow_missing=True)
@@ -256,10 +256,12 @@ def test_hubs_predict_what_the_model_in_one_place_predicts(tmp_path, labelled, a
         part = model.part(silo)
         if index in at_clients:
             talks[silo] = ScoringHub(job, index, model, partial(hub_of, index))
-            head, *lines = (new / f"{silo}.csv").read_text().splitlines()
+            # Here rows of households have the ids of samples, a row for each; at clients, both have keys.
+            head, *lines = (new / f"{'members' if index == 1 else silo}.csv").read_text().splitlines()
             for place, name in enumerate(job.clients(index)):
                 (table := tmp_path / f"{name}.csv").write_text("\n".join([head, *lines[place::2]]) + "\n")
-                clients.append(ScoringClient(job, index, name, table))
+                tables = (new / "households.csv", table) if index == 1 else (table,)
+                clients.append(ScoringClient(job, index, name, *tables))
             continue
         stand_ins = StandInScores(part.preparation.absent.silos, partial(part.phi, rows[silo]))
         talks[silo] = hub_of(index, SiloScores(rows[silo].ids, part.phi(rows[silo])), stand_ins)

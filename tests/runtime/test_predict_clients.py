@@ -149,12 +149,20 @@ def test_what_does_not_fit_is_refused(trained):
 def test_clients_and_hubs_as_processes(tmp_path):
     """Every party a process, with mutual TLS: the bank's hub writes what one table with all rows would give.
 
-    The shop lacks some samples, so that the bank's clients are asked for stand-ins.
+    The shop lacks some samples, so that the bank's clients are asked for stand-ins. Its rows are those of households.
     """
     keys = keys_of(tmp_path, [2, 1])
     keys["data"]["samples"] = "all"
     table = Path(keys["data"]["folder"]) / keys["silos"][1]["client"][0]["table"]
-    table.write_text("\n".join(table.read_text().splitlines()[:-30]) + "\n")
+    (head, *rows), links = (
+        csv.reader(table.read_text().splitlines()[:-30]),
+        Path(keys["data"]["folder"]) / "members.csv",
+    )
+    key, own = head.index("id"), [["home", *(name for name in head if name != "id")]]
+    own += [[f"h{home}", *row[:key], *row[key + 1 :]] for home, row in enumerate(rows[::2])]
+    table.write_text("".join(f"{','.join(row)}\n" for row in own))
+    links.write_text("id,home\n" + "".join(f"{row[key]},h{place // 2}\n" for place, row in enumerate(rows)))
+    keys["silos"][1] |= {"key": "home", "link": links.name}
     path, out = written(tmp_path / "up", keys), tmp_path / "up" / "trial"
     code, text = up(path, out)
     assert code == 0, text
@@ -166,6 +174,8 @@ def test_clients_and_hubs_as_processes(tmp_path):
             "bank": [*common, "bank", "--run", out / "silos" / "bank", "--out", new],
             "shop": [*common, "shop", "--run", out / "silos" / "shop", "--data", folder / shop["client"][0]["table"]],
         }
+        # In one place the link table is that of the configuration.
+        commands["shop"] += ["--link", links.rename(tmp_path / "links.csv")]
         for client in bank["client"]:
             commands[client["name"]] = [*common, "bank", "--client", client["name"], "--data", folder / client["table"]]
         started = [start(f"predict-{name}", *words) for name, words in commands.items()]
@@ -177,4 +187,5 @@ def test_clients_and_hubs_as_processes(tmp_path):
     with joined.open("w", newline="") as file:
         csv.writer(file).writerows([*rows[0], *rows[1][1:]])
     tables = {"bank": joined, "shop": folder / shop["client"][0]["table"]}
+    (tmp_path / "links.csv").rename(links)
     assert_same_predictions(new, out, tables, tmp_path / "together.csv")

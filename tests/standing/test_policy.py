@@ -161,7 +161,7 @@ def test_what_clients_read_is_known_by_what_it_is_for():
     assert reads.in_words() == (
         "features visits, size; id card or customer; label bought; weight v; key home, in the link table homes.csv"
     )
-    assert reads.for_prediction().columns == {"visits", "size", "card"}
+    assert reads.for_prediction().columns == {"visits", "size", "card", "home"}
     at_bank = both.model_copy(update={"federation": both.federation.model_copy(update={"labels": "bank"})})
     assert Reads.of(at_bank, both.silos[1]).columns == {"visits", "id"}
 

@@ -106,7 +106,8 @@ def test_ids_that_a_silo_lacks_stop_the_run_unless_only_common_ones_are_wanted(k
         assembled(keys)
     assert caught.value.problems == [
         "75 ids are in every silo: silo 'bank' has 80, 5 of which others lack; silo 'bureau' has 75, 0 of which others "
-        "lack: find the common ones with tdcd align, or set data.align = true to train on them"
+        "lack: set data.align = true (between organisations: tdcd align) to train on the common ones, or data.samples "
+        "= 'all' on every one with a label"
     ]
     keys["data"]["align"] = True
     result = assembled(keys)

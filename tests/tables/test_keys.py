@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from two_tables import write_csv
 
+from support.command import tdcd
 from tdcd import Federation, Linear, Model, Objective, Settings, train
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
@@ -73,12 +74,49 @@ def test_a_run_is_that_of_the_joined_table(files, tmp_path):
     assert [record.train_loss for record in one.history] == [record.train_loss for record in other.history]
     for name, block in one.blocks.items():
         np.testing.assert_array_equal(block["weight"], other.blocks[name]["weight"])
-    # New samples come with the rows of their households: one row per id.
+    # New samples come with a row each, or with the rows of their households and the link table of the configuration.
     model = Model.load(tmp_path / "a")
     new = {"bank": tmp_path / "people.csv", "shop": tmp_path / "joined.csv"}
-    np.testing.assert_array_equal(model.scores(new), Model.load(tmp_path / "b").scores(new))
-    with pytest.raises(TableError, match=r"has no column 'id'.*the model knows rows by ids: join them with the ids of"):
-        model.scores(new | {"shop": tmp_path / "households.csv"})
+    scores = Model.load(tmp_path / "b").scores(new)
+    np.testing.assert_array_equal(model.scores(new), scores)
+    by_key = new | {"shop": tmp_path / "households.csv"}
+    np.testing.assert_array_equal(model.scores(by_key), scores)
+    write_csv(tmp_path / "nameless.csv", {"income": [1.0], "town": ["Oslo"]})
+    # A saved model is without that table.
+    model.save(tmp_path / "a.tdcd")
+    saved = Model.load(tmp_path / "a.tdcd")
+    with pytest.raises(TableError, match="known by keys: give the table with the 'id' and the 'home' of every sample"):
+        saved.scores(by_key)
+    np.testing.assert_array_equal(saved.linked({"shop": tmp_path / "link.csv"}).scores(by_key), scores)
+    with pytest.raises(TableError, match=r"has no column 'id'.*; or give rows by 'home', as in training"):
+        model.scores(new | {"shop": tmp_path / "nameless.csv"})
+    with pytest.raises(ValueError, match="link of silo 'bank': its rows have the ids of samples, and no key"):
+        model.linked({"bank": tmp_path / "link.csv"})
+
+
+def test_tdcd_predict_takes_links_of_new_samples(files, tmp_path):
+    keys, keyed, _ = files
+    run(check_config(with_shop(keys, keyed)), tmp_path / "run")
+    _, household, link, joined = tables(7)
+    link = {name: column[:20] for name, column in link.items()} | {"id": [f"new{place}" for place in range(20)]}
+    write_csv(tmp_path / "new_homes.csv", household)
+    write_csv(tmp_path / "new_link.csv", link)
+    write_csv(tmp_path / "new_people.csv", {"id": link["id"], "age": [30.0 + place for place in range(20)]})
+    write_csv(tmp_path / "new_joined.csv", {name: column[:20] for name, column in joined.items()} | {"id": link["id"]})
+    written = []
+    for name, shop in (
+        ("by_key", ["--data", f"shop={tmp_path}/new_homes.csv", "--link", f"shop={tmp_path}/new_link.csv"]),
+        ("joined", ["--data", f"shop={tmp_path}/new_joined.csv"]),
+    ):
+        out = tmp_path / f"predicted_{name}.csv"
+        own = ["--data", f"bank={tmp_path}/new_people.csv", *shop, "--out", out]
+        assert tdcd("predict", tmp_path / "run", *own, cwd=tmp_path).exit_code == 0
+        written.append(out.read_text())
+    assert written[0] == written[1]
+    assert written[0].splitlines()[1].startswith("new0,")
+    wrong = tdcd("predict", tmp_path / "run", *own, "--force", "--link", f"bank={tmp_path}/new_link.csv", cwd=tmp_path)
+    assert wrong.exit_code == 2
+    assert "link of silo 'bank': its rows have the ids of samples, and no key" in wrong.stderr
 
 
 def test_a_federation_of_frames(tmp_path):
@@ -91,7 +129,13 @@ def test_a_federation_of_frames(tmp_path):
         np.testing.assert_array_equal(one.test_features, other.test_features)
     result = train(made, Linear(), Objective("logistic"), SETTINGS, rounds=1, out=tmp_path / "run")
     new = {"bank": people, "shop": joined}
-    np.testing.assert_array_equal(Model.load(tmp_path / "run").scores(new), result.model.scores(new))
+    scores = result.model.scores(new)
+    np.testing.assert_array_equal(Model.load(tmp_path / "run").scores(new), scores)
+    by_key = {"bank": people, "shop": household}
+    for model in (result.model, Model.load(tmp_path / "run")):
+        np.testing.assert_array_equal(model.linked({"shop": link}).scores(by_key), scores)
+        with pytest.raises(TableError, match="give the table with the 'id' and the 'home' of every sample"):
+            model.scores(by_key)
     with pytest.raises(ValueError, match="link: there is no frame 'store'"):
         Federation.from_frames({"bank": people}, link={"store": (link, "home")}, **settings)
     with pytest.raises(ValueError, match="link: rows are put together by ids: give id=COLUMN"):

@@ -11,10 +11,10 @@ zero. Which silos lack a row is given to the block as further features of the ro
 ========== ============================================== =========================================================
 block      features                                       phi
 ========== ============================================== =========================================================
-linear     x, then for each stand-in 1 and x where the    their product with the weights, as of any linear block
-           silo is absent, else zeros; then ones
-any other  x, then for each stand-in 1 where the silo     m(x) + sum over stand-ins of mark times d(x), times
-           is absent, else 0; then 1                      the last mark
+linear     x, then for each stand-in 1 where the silo is  w'x + sum over stand-ins of mark times (c + v'x)
+           absent, else 0; then ones
+any other  x with its ones, then the same marks; then 1   m(x) + sum over stand-ins of mark times d(x), times
+                                                          the last mark
 ========== ============================================== =========================================================
 
 A row that the silo itself lacks is a row of zeros, and so is its phi: a linear block's is by itself, any other's by the
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from tdcd import blocks
 from tdcd.blocks.base import Block, Members, phi_of_members, without_head
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.linear import Linear, LinearWithStandIns
 from tdcd.core.algorithm import Apply
 from tdcd.core.choices import StandInKind
 from tdcd.core.lazy import Array, jax, library_of
@@ -61,17 +61,22 @@ class Absent:
         """Whether its features have marks."""
         return bool(self.silos) or (self.lacks_rows and not self.is_linear)
 
-    def block(self, block: Block) -> Block:
-        """The silo's block with its stand-ins."""
-        return block if self.is_linear or not self else WithStandIns(block, self)
+    def block(self, block: Block, num_ones: int) -> Block:
+        """The silo's block with its stand-ins.
 
-    def columns(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """What the marks are called, if the columns have these names."""
+        Args:
+            num_ones: 1 if the last column of its features, apart from marks, is one of ones.
+        """
+        if self.is_linear:
+            has_functions = self.silos and self.kind == "function"
+            return LinearWithStandIns(len(self.silos), num_ones) if has_functions else block
+        return WithStandIns(block, self) if self else block
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the marks are called."""
         of_marks = [f"without {silo}" for silo in self.silos]
-        if not self.is_linear:
-            return (*of_marks, *(["has the row"] if self.lacks_rows else []))
-        functions = names if self.kind == "function" else ()
-        return tuple(f"{name}{mark}" for mark in of_marks for name in ("", *(f"{name} " for name in functions)))
+        return (*of_marks, *(["has the row"] if self.lacks_rows and not self.is_linear else []))
 
     def marked(self, features: NDArray[Any], absent: NDArray[np.bool_] | None, num_ones: int) -> NDArray[Any]:
         """Features with marks: ``[n, D + ones]`` to ``[n, D + marks + ones]``.
@@ -88,26 +93,17 @@ class Absent:
         if absent is not None:
             marks[:] = absent
         if self.is_linear:
-            return np.concatenate([own, *self._products(own, marks), ones], axis=1)
+            return np.concatenate([own, marks, ones], axis=1)
         # Before the ones there is no room: a network's own mark is the last of all, and the ones are a feature.
         has_row = np.ones((len(features), int(self.lacks_rows)), features.dtype)
         return np.concatenate([own, ones, marks, has_row], axis=1)
 
-    def _products(self, own: Any, marks: Any) -> list[Any]:
-        """Of a linear block: 1 and x where a silo is absent, from x ``[..., D]`` and the marks ``[..., S]``."""
-        each = [marks[..., place, None] for place in range(len(self.silos))]
-        return [part for mark in each for part in ([mark, mark * own] if self.kind == "function" else [mark])]
-
     def remarked(self, features: Any, marks: Any, num_ones: int) -> Any:
         """Features ``[..., D + marks + ones]`` with other marks ``[..., S]``; see :meth:`marked`."""
-        library, count, width = library_of(features), len(self.silos), features.shape[-1]
-        marks = marks.astype(features.dtype)
-        if not self.is_linear:
-            end = width - self.lacks_rows
-            return library.concatenate([features[..., : end - count], marks, features[..., end:]], axis=-1)
-        size = width - num_ones - count
-        own = features[..., : size // (1 + count) if self.kind == "function" else size]
-        return library.concatenate([own, *self._products(own, marks), features[..., width - num_ones :]], axis=-1)
+        library, count = library_of(features), len(self.silos)
+        end = features.shape[-1] - (num_ones if self.is_linear else self.lacks_rows)
+        parts = [features[..., : end - count], marks.astype(features.dtype), features[..., end:]]
+        return library.concatenate(parts, axis=-1)
 
     def to_json(self) -> dict[str, Any]:
         """In values that JSON writes."""
@@ -226,6 +222,8 @@ def silent(block: Tree) -> Tree:
 
 def without_stand_ins(block: Block) -> Block:
     """The block itself, with whichever stand-ins."""
+    if isinstance(block, LinearWithStandIns):
+        return Linear()
     return block.main if isinstance(block, WithStandIns) else block
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block, with_head, without_head
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.linear import is_linear
 from tdcd.core.combine import SUM, Combine
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
@@ -69,13 +69,15 @@ def start_block(
     """
     if former is not None:
         return former.fitted(start_block(block, settings, silo, feature_shape, num_outputs, name, combine))
-    if type(own := without_head(block)) is Linear:
+    if is_linear(own := without_head(block)):
         # JAX is not needed.
         width = combine.block_width(num_outputs)
         started = own.init(None, feature_shape, width)  # type: ignore[arg-type]
         if width > num_outputs:
             # Units, and factors of products, that all start at zero would stay there.
-            started["weight"][:, num_outputs:] = _drawn(settings.seed, silo, prod(feature_shape), width - num_outputs)
+            started["weight"][:, num_outputs:] = _drawn(
+                settings.seed, silo, own.num_weights(feature_shape), width - num_outputs
+            )
         return map_tree(lambda leaf: leaf.astype(settings.dtype), started)
     block, width = with_head(block, combine), combine.width(num_outputs)
     # Drawn in single precision, so that both precisions start from the same values.
@@ -120,8 +122,8 @@ def _drawn(seed: int, silo: int, rows: int, columns: int) -> NDArray[np.float32]
 def block_bytes(block: Block, settings: Settings, feature_shape: tuple[int, ...], num_outputs: int) -> int:
     """The size of a silo's block, without making one; of a block that cannot be traced, that of one row of features."""
     itemsize = np.dtype(settings.dtype).itemsize
-    if type(block) is Linear:
-        return prod(feature_shape) * num_outputs * itemsize
+    if is_linear(block):
+        return block.num_weights(feature_shape) * num_outputs * itemsize
     try:
         key = jax.eval_shape(_key, np.uint32(0), np.uint32(0), np.uint32(0))
         leaves = jax.tree.leaves(jax.eval_shape(lambda key: block.init(key, feature_shape, num_outputs), key))

@@ -46,6 +46,13 @@ def predict(
         Path | None,
         typer.Option(help="The file to write, .csv or .parquet; not where another silo alone has labels."),
     ] = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="SILO=FILE, or FILE in a federation: where rows belong to many samples, the table with the id and the "
+            "key of every new sample [default: link of the silo, as in training]."
+        ),
+    ] = None,
     allow_missing: Annotated[
         bool,
         typer.Option("--allow-missing", help="Score ids that a silo lacks without its part, and mark them."),
@@ -102,15 +109,16 @@ def predict(
             refuse_existing(out, force)
         if common and allow_missing:
             raise ValueError("--common leaves out the ids that --allow-missing scores: give one of the two")
-        gone, data = without or [], data or []
+        gone, data, link = without or [], data or [], link or []
         if client is not None:
-            _score(target, data, silo, client, (certs, party, insecure), out, gone)
+            _score(target, data, link, silo, client, (certs, party, insecure), out, gone)
             return
         if target.suffix == ".toml":
             peers = (data, silo, run, account, certs, party, insecure)
             model, parts = _with_peers(
                 target,
                 *peers,
+                link=link,
                 predicts=out is not None,
                 allow_missing=allow_missing,
                 without=gone,
@@ -123,6 +131,7 @@ def predict(
         else:
             model = Model.load(target, allow_code=allow_code)
             model.check_meaning()
+            model = model.linked(tables_by_silo(link, model.silos, "--link"))
             parts = _in_one_place(model, data, allow_missing, gone)
         if out is None:
             return
@@ -336,13 +345,13 @@ def _export_explained(
     screen.print(shown)
 
 
-def tables_by_silo(data: Sequence[str], silos: Sequence[str]) -> dict[str, Path]:
+def tables_by_silo(data: Sequence[str], silos: Sequence[str], option: str = "--data") -> dict[str, Path]:
     """The files of ``--data SILO=FILE`` by silo."""
     tables: dict[str, Path] = {}
     for text in data:
         name, equals, path = text.partition("=")
         if not equals or not path or name in tables:
-            raise ValueError(f"--data {text}: write SILO=FILE, once for each of {', '.join(silos)}")
+            raise ValueError(f"{option} {text}: write SILO=FILE, once for each of {', '.join(silos)}")
         tables[name] = Path(path)
     return tables
 
@@ -373,6 +382,7 @@ def _with_peers(
     party: Path | None,
     insecure: bool,
     *,
+    link: Sequence[str],
     predicts: bool,
     allow_missing: bool,
     without: Sequence[str],
@@ -385,6 +395,10 @@ def _with_peers(
     from tdcd.runtime.process.party import own_file, read_job
     from tdcd.runtime.process.predict import predict_with_peers
 
+    if len(link) > len(data):
+        raise ValueError(
+            "--link FILE goes with --data FILE, once: clients that score their rows have links of their own"
+        )
     if silo is None or len(data) > 1:
         raise ValueError(
             "predicting with other hubs takes --silo NAME, and one --data FILE: this silo's new rows, or none where "
@@ -407,6 +421,7 @@ def _with_peers(
                 Path(data[0]) if data else None,
                 own,
                 waiting=waiting,
+                link=Path(link[0]) if link else None,
                 allow_missing=allow_missing,
                 without=without,
                 allow_code=allow_code,
@@ -426,6 +441,7 @@ def _with_peers(
 def _score(
     federation: Path,
     data: Sequence[str],
+    link: Sequence[str],
     silo: str | None,
     client: str,
     own: tuple[Path | None, Path | None, bool],
@@ -438,7 +454,7 @@ def _score(
     from tdcd.runtime.process.party import own_file, read_job
     from tdcd.runtime.process.predict import score_as_client
 
-    if federation.suffix != ".toml" or silo is None or len(data) != 1:
+    if federation.suffix != ".toml" or silo is None or len(data) != 1 or len(link) > 1:
         raise ValueError("--client goes with FEDERATION.toml, --silo NAME and one --data FILE: this client's new rows")
     if out is not None or without:
         raise ValueError("--client: the hub writes the predictions and says who is missing; leave --out and --without")
@@ -447,7 +463,8 @@ def _score(
     try:
         with stoppable(waiting.stop), waiting:
             party_file = own_file(party, certs=text_of(certs), insecure=insecure)
-            count = score_as_client(read_job(federation), silo, client, Path(data[0]), party_file, waiting=waiting)
+            job, links = read_job(federation), Path(link[0]) if link else None
+            count = score_as_client(job, silo, client, Path(data[0]), party_file, waiting=waiting, link=links)
     except Interrupted as stopped:
         screen.print(str(stopped), highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None

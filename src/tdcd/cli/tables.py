@@ -196,7 +196,8 @@ def _check_all(config: Config) -> None:
         counts = [state, ""] if table.rows is None else [f"{len(table.rows):,}", f"{len(table.rows.features):,}"]
         shown.add_row(*map(Text, [table.silo, table.client, _from_here(table.path), *counts, table.labels]))
     screen.print(shown)
-    show_alignment(screen, readiness.overlap)
+    if config.data.samples == "common":
+        show_alignment(screen, readiness.overlap)
     if readiness.presence is not None and len(readiness.presence.patterns) > 1:
         show_table(screen, presence_table(readiness.presence))
     for caution in readiness.cautions:

@@ -20,6 +20,7 @@ client holds at most P of a minibatch's samples; phi has C outputs.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +32,17 @@ from tdcd.core.update import Update, UpdateState
 
 Apply = Callable[[Tree, Array], Array]
 """A block's phi: (block, features ``[rows, ...]``) to ``[rows, C]``."""
+Design = Callable[[Array], Array]
+"""From features ``[rows, ...]`` to the rows ``[rows, D]`` that the weights of a linear block are multiplied by."""
 Losses = Callable[[Array, Any], Array]
 """The loss of every row: (its own phi ``[..., C]``, what the client knows of it) to ``[...]``."""
 Slopes = Callable[[Array, Any], Array]
 """Its derivative by that phi, ``[..., C]``, of the same two."""
+
+
+def flat_rows(features: Array) -> Array:
+    """Rows of one axis; images are flattened."""
+    return features.reshape(features.shape[0], prod(features.shape[1:]))
 
 
 def _pick(rows: Array, which: Array) -> Array:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.algorithm import Design, flat_rows
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.combine import Combine
 from tdcd.core.family.scaled import Window
@@ -301,29 +302,34 @@ def witness(weights: Floats, window: Window | None, block: Floats) -> Floats:
     return np.asarray(np.tensordot(weights, window.blocks[: len(weights)], 1))
 
 
-def scores_of(features: NDArray[Any], blocks: Floats) -> Floats:
+def scores_of(features: NDArray[Any], blocks: Floats, design: Design = flat_rows) -> Floats:
     """The scores ``[n, k C]`` of rows, by each of the blocks ``[k, D, C]`` in turn, in float64."""
     side_by_side = np.concatenate([*blocks], axis=1)
     scores = np.empty((len(features), side_by_side.shape[1]))
-    for part, rows in _chunks(features, side_by_side.shape[1]):
+    for part, rows in _chunks(features, side_by_side.shape[1], design):
         scores[part] = rows @ side_by_side
     return scores
 
 
-def pull_back(features: NDArray[Any], slopes: Floats) -> Floats:
+def pull_back(features: NDArray[Any], slopes: Floats, design: Design = flat_rows) -> Floats:
     """X' times the slopes ``[n, C]`` of rows, ``[D, C]``, in float64."""
-    total = np.zeros((math.prod(features.shape[1:]), slopes.shape[-1]))
-    for part, rows in _chunks(features, slopes.shape[-1]):
+    total = np.zeros((_width(features, design), slopes.shape[-1]))
+    for part, rows in _chunks(features, slopes.shape[-1], design):
         total += rows.T @ slopes[part]
     return total
 
 
-def _chunks(features: NDArray[Any], outputs: int) -> Iterator[tuple[slice, Floats]]:
-    at_once = max(16, min(MOST_AT_ONCE, PRODUCTS_AT_ONCE // outputs) // max(1, math.prod(features.shape[1:])))
+def _width(features: NDArray[Any], design: Design) -> int:
+    none: Any = features[:0]
+    return design(none).shape[1]
+
+
+def _chunks(features: NDArray[Any], outputs: int, design: Design) -> Iterator[tuple[slice, Floats]]:
+    at_once = max(16, min(MOST_AT_ONCE, PRODUCTS_AT_ONCE // outputs) // max(1, _width(features, design)))
     for begin in range(0, len(features), at_once):
         part = slice(begin, begin + at_once)
-        rows = np.asarray(features[part], np.float64)
-        yield part, rows.reshape(len(rows), -1)
+        rows: Any = np.asarray(features[part], np.float64)
+        yield part, np.asarray(design(rows))
 
 
 def fixed_gradient(gradient: Any, summed: FixedBlocks, num_clients: int) -> Any:

@@ -111,7 +111,7 @@ def with_stand_ins(
         marks = absent[chosen].T, held_out
         own = _marked(silo, stand_ins, marks, (train[index], test[index]))
         silos.append(replace(own, marks=Marks.of(names, index, stand_ins, labelled, _num_ones(silo))))
-        marked.append(stand_ins.block(block))
+        marked.append(stand_ins.block(block, _num_ones(silo)))
     return replace(federation, silos=tuple(silos)), tuple(marked)
 
 
@@ -126,7 +126,7 @@ def _marked(silo: Silo, stand_ins: Absent, absent: Sequence[Presence], present: 
         None if rows is None else _zeroed(stand_ins.marked(rows, marks, num_ones), held)
         for rows, marks, held in zip((silo.features, silo.test_features), absent, present, strict=True)
     ]
-    columns = (*names, *stand_ins.columns(names), *silo.columns[known:])
+    columns = (*names, *stand_ins.columns, *silo.columns[known:])
     if preparation is not None and stand_ins:
         preparation = replace(preparation, absent=stand_ins)
     shared = [
@@ -158,7 +158,8 @@ def _num_ones(silo: Silo) -> int:
 def _zeroed(features: NDArray[Any], present: Presence) -> NDArray[Any]:
     """The features with zeros for the rows that the silo lacks, where JAX uses them in place."""
     taken = aligned_empty(features.shape, features.dtype)
-    taken[...] = np.where(present[:, None], features, 0)
+    taken[...] = features
+    taken[~present] = 0
     return taken
 
 

@@ -29,15 +29,15 @@ class Placement(NamedTuple):
 def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
     """``[R, K, E]``: how many samples of each minibatch ``ids[r, e]`` each client holds."""
     num_rounds, num_minibatches, batch_size = ids.shape
-    if num_clients == 1 and owner.min() >= 0:
+    owners = owner[ids]
+    if num_clients == 1 and owners.min() >= 0:
         return np.full((num_rounds, 1, num_minibatches), batch_size, np.int32)
-    cells = (
-        np.arange(num_rounds * num_minibatches, dtype=np.int64).reshape(num_rounds, num_minibatches, 1) * num_clients
-    )
-    placed, owners = cells + owner[ids], owner[ids]
-    held = placed.ravel() if owner.min() >= 0 else placed[owners >= 0]
-    counts = np.bincount(held, minlength=num_rounds * num_minibatches * num_clients)
-    return counts.reshape(num_rounds, num_minibatches, num_clients).transpose(0, 2, 1).astype(np.int32)
+    # The first cell of each minibatch is that of samples that no client holds.
+    size = 1 + num_clients
+    cells = 1 + size * np.arange(num_rounds * num_minibatches, dtype=np.int64).reshape(num_rounds, num_minibatches, 1)
+    counts = np.bincount((cells + owners).ravel(), minlength=size * num_rounds * num_minibatches)
+    by_minibatch = counts.reshape(num_rounds, num_minibatches, size)[..., 1:]
+    return by_minibatch.transpose(0, 2, 1).astype(np.int32)
 
 
 def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
@@ -48,21 +48,21 @@ def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.i
         counts: from :func:`holders`; none may exceed ``width``.
     """
     num_rounds, num_clients, num_minibatches = counts.shape
-    batch_size, lacks = ids.shape[2], bool(owner.min() < 0)
+    batch_size, lacks = ids.shape[2], counts.sum() < ids.size
     if num_clients == 1 and width == batch_size and not lacks:
         order = np.broadcast_to(np.arange(batch_size, dtype=np.int32), ids.shape)
         return Placement(order[:, None], counts, ids, order)
-    # Client numbers below 65536 sort by radix, several times faster than wider ones.
-    held = np.where(owner < 0, num_clients, owner)[ids] if lacks else owner[ids]
-    owners = held.astype(np.uint16 if num_clients < (1 << 16) - 1 else np.int32).reshape(-1, batch_size)
+    # Client numbers below 65536 sort by radix, several times faster than wider ones. No client, -1, comes last.
+    owners = owner[ids].astype(np.uint16 if num_clients < 1 << 16 else np.uint32).reshape(-1, batch_size)
     order = np.argsort(owners, axis=1, kind="stable").astype(np.int32)
     sizes = counts.transpose(0, 2, 1).reshape(-1)
     start = np.cumsum(sizes) - sizes
     place_in_cell = (np.arange(sizes.sum()) - np.repeat(start, sizes)).astype(np.int32)
     cell = np.repeat(np.arange(sizes.size, dtype=np.int64), sizes)
     positions = np.zeros((sizes.size, width), np.int32)
-    of_clients = np.take_along_axis(owners, order, axis=1) < num_clients if lacks else slice(None)
-    positions[cell, place_in_cell] = order[of_clients].ravel()
+    held = counts.sum(axis=1).reshape(-1, 1)
+    of_clients = order[np.arange(batch_size) < held] if lacks else order.ravel()
+    positions.ravel()[cell * width + place_in_cell] = of_clients
     slots = np.empty_like(order)
     np.put_along_axis(slots, order, np.arange(batch_size, dtype=np.int32)[None], axis=1)
     by_minibatch = positions.reshape(num_rounds, num_minibatches, num_clients, width)

@@ -282,13 +282,33 @@ class Model:
             parts[silo] = self._scored(silo, own, absent)
         return parts
 
+    def linked(self, link: Mapping[str, Any]) -> Self:
+        """The same model for new rows that are known by keys, where a row of a silo belongs to many samples.
+
+        Args:
+            link: by silo, the table with the id and the key of every new sample: a frame, or the path of a file.
+                Without it, the link table of the configuration is read, as in training.
+
+        ``model.linked({"shop": members}).predict({"bank": people, "shop": households})`` predicts by households.
+        """
+        parts = dict(self.parts)
+        for silo, table in link.items():
+            part = self.part(silo)
+            if part.columns.key is None:
+                raise ValueError(f"link of silo '{silo}': its rows have the ids of samples, and no key")
+            is_file = isinstance(table, str | Path)
+            own = Path(table) if is_file else Frame(arrow_of(table, f"link '{silo}'"), f"link '{silo}'")
+            parts[silo] = part._replace(columns=part.columns.linked(own))
+        return replace(self, parts=parts)
+
     def scores(self, tables: Mapping[str, Any], without: Collection[str] = ()) -> NDArray[Any]:
         """``[n, C]``: the scores of raw rows.
 
         Args:
             tables: of every silo by name: a frame of pandas or Polars, an Arrow table, a mapping of columns, an array
                 with the silo's columns in order, or the path of a CSV or Parquet file. Rows are put together by the id
-                column, in the order of the first silo's, if it is in all tables; otherwise by their places. A model
+                column, in the order of the first silo's, if it is in all tables; otherwise by their places. Rows that
+                belong to many samples may be known by their keys, see :meth:`linked`. A model
                 of ``data.samples = "all"`` also takes ids that some silos lack; those that the first one lacks follow.
             without: silos that are missing. A model that was trained with silo dropout was trained for that; of
                 another one, their phi is replaced by its mean over the training rows, with a warning.
@@ -426,7 +446,8 @@ class Model:
 
     def _has_id(self, silo: str, columns: Sequence[str]) -> bool:
         part = self.part(silo)
-        return part.columns.id in columns and part.columns.id not in part.preparation.parts
+        has_id = part.columns.id in columns and part.columns.id not in part.preparation.parts
+        return has_id or part.columns.key in columns
 
     def _read(self, silo: str, table: Any) -> RawRows:
         """The rows of one silo's table, by id if it has ids."""
@@ -440,7 +461,7 @@ class Model:
         columns = self.part(silo).columns
         if columns.aggregate and not joined:
             raise ValueError(f"table '{silo}': its model adds up the rows of an id: give the id column '{columns.id}'")
-        return read_rows(Frame(frame, f"table '{silo}'"), columns if joined else replace(columns, id=PLACE))
+        return read_rows(Frame(frame, f"table '{silo}'"), columns if joined else replace(columns, id=PLACE, key=None))
 
     def _scored(self, silo: str, rows: RawRows, absent: NDArray[np.bool_] | None = None) -> SiloScores:
         part = self.part(silo)
@@ -542,7 +563,8 @@ def load_file(
     parts = {}
     for silo, chosen in zip(about["silos"], chosen_blocks(config, names, blocks), strict=True):
         preparation = Preparation.from_json(silo["preparation"])
-        block = with_head(preparation.absent.block(chosen), head)
+        num_ones = prod(silo["feature_shape"]) - len(preparation.columns)
+        block = with_head(preparation.absent.block(chosen, num_ones), head)
         columns = Columns.read_as(silo["id"], silo["reading"]).new_rows([*preparation.parts], preparation.categorical)
         parameters = _tree(block, silo, tensors, head.width(outputs))
         parts[silo["name"]] = SiloModel(columns, preparation, tuple(silo["feature_shape"]), block, parameters)
@@ -595,7 +617,8 @@ def load_folder(
         if silo.name in lacking:
             continue
         preparation = load_preparation(path, silo.name)
-        block = with_head(preparation.absent.block(chosen[index]), head)
+        num_ones = prod(silo.feature_shape) - len(preparation.columns)
+        block = with_head(preparation.absent.block(chosen[index], num_ones), head)
         template = start_block(block, settings_of(config), index, silo.feature_shape, outputs, combine=head)
         (parameters,), _ = folder.load_blocks([silo.name], [template])
         columns = _columns(config, silo.name, ids.get(silo.name, "id"), _reading(run.config, silo.name))
@@ -679,5 +702,5 @@ def _reading(keys: Mapping[str, Any], silo: str) -> dict[str, Any]:
     reading = dict(keys.get("data", {}))
     if not isinstance(reading.get("ids", ""), str):
         del reading["ids"]
-    aggregate = reading.pop("aggregate", {})
-    return {**reading, "aggregate": aggregate[silo]} if silo in aggregate else reading
+    own = {key: reading.pop(key, {}) for key in ("aggregate", "key")}
+    return reading | {key: by_silo[silo] for key, by_silo in own.items() if silo in by_silo}

@@ -182,7 +182,7 @@ class Job:
         """
         if (silo, absent) not in self._blocks:
             block = block_named(self.config.block_names[silo], self.config.model)
-            self._blocks[silo, absent] = with_head(absent.block(block), self.combine)
+            self._blocks[silo, absent] = with_head(absent.block(block, int(self.has_bias(silo))), self.combine)
         return self._blocks[silo, absent]
 
     @cached_property

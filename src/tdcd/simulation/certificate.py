@@ -1,6 +1,7 @@
 """Certificates of simulated runs: :mod:`tdcd.core.certificate` over all clients' rows at once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks import activations
+from tdcd.blocks.linear import is_linear
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate, Floats, Proof, Samples, SiloSide
 from tdcd.core.codecs.fixed_point import FixedBlocks
@@ -38,7 +40,11 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
         for own, window in zip(blocks, windows, strict=True):
             own.append(certificate.witness(weights, window, own[0]))
     tables = simulation.tables
-    parts: list[Any] = [certificate.scores_of(rows, np.stack(own)) for rows, own in zip(tables, blocks, strict=True)]
+    designs = [block.design for block in simulation.blocks if is_linear(block)]
+    parts: list[Any] = [
+        certificate.scores_of(rows, np.stack(own), design)
+        for rows, own, design in zip(tables, blocks, designs, strict=True)
+    ]
     if fixed is None:
         scores = np.asarray(sum(parts[1:], start=parts[0]))
     else:
@@ -46,8 +52,9 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
         scores = fixed.numbers(sum(steps[1:], start=steps[0]), np.float64)
     proof = Proof(samples, scores, len(blocks[0]), certificate.score_error(fixed, len(silos)))
     sides = []
-    for rows, own, silo in zip(tables, blocks, silos, strict=True):
-        pulled, error = _pulled(rows, proof.slopes, silo, simulation.round.summed_blocks)
+    for rows, own, silo, design in zip(tables, blocks, silos, designs, strict=True):
+        pull_back = partial(certificate.pull_back, design=design)
+        pulled, error = _pulled(pull_back, rows, proof.slopes, silo, simulation.round.summed_blocks)
         sides.append(SiloSide.of(pulled, own, samples.objective.l2, error))
     return proof.certificate(sides)
 
@@ -62,13 +69,18 @@ def _products(windows: Sequence[Window | None], *, are_hidden: bool) -> tuple[Fl
     return certificate.summed_products(sum(steps[1:], start=steps[0])), [*counts]
 
 
-def _pulled(rows: NDArray[Any], slopes: Floats, silo: Silo, summed: FixedBlocks | None) -> tuple[Floats, float]:
+def _pulled(
+    pull_back: Callable[[Any, Floats], Floats],
+    rows: NDArray[Any],
+    slopes: Floats,
+    silo: Silo,
+    summed: FixedBlocks | None,
+) -> tuple[Floats, float]:
     """X' times the slopes, as a hub adds it up of its clients, and how far each number may be off."""
     if summed is None:
-        return certificate.pull_back(rows, slopes), 0.0
+        return pull_back(rows, slopes), 0.0
     parts = [
-        certificate.fixed_gradient(certificate.pull_back(rows[own], slopes[own]), summed, silo.num_clients)
-        for own in silo.rows
+        certificate.fixed_gradient(pull_back(rows[own], slopes[own]), summed, silo.num_clients) for own in silo.rows
     ]
     if any(part is None for part in parts):
         return np.full((1, 1), np.nan), 0.0

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block, with_heads
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.linear import is_linear
 from tdcd.core import certificate
+from tdcd.core.algorithm import Design
 from tdcd.core.codecs.codec import Sending, encode_scores, seed_words
 from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.execution import Execution
@@ -186,7 +187,7 @@ class Simulation:
 
     @property
     def _are_linear(self) -> bool:
-        return all(type(block) is Linear for block in self.blocks)
+        return all(is_linear(block) for block in self.blocks)
 
     @property
     def tables(self) -> list[Any]:
@@ -257,10 +258,11 @@ class Simulation:
         The mean is over all M samples: those that the silo lacks count as zeros.
         """
         summed, dtype, samples = self.round.summed_blocks, self.settings.dtype, self.num_samples
+        linear = [block for block in self.blocks if is_linear(block)]
         return [
-            mean_products(np.stack(self._client_products(silo, table)).astype(dtype), silo.shares, summed)
+            mean_products(np.stack(self._client_products(silo, table, block.design)).astype(dtype), silo.shares, summed)
             * (silo.num_rows / samples)
-            for silo, table in zip(self.federation.silos, self._tables, strict=True)
+            for silo, table, block in zip(self.federation.silos, self._tables, linear, strict=True)
         ]
 
     def _spread(self, silo: Silo, table: Any, rows: NDArray[Any]) -> Any:
@@ -274,14 +276,17 @@ class Simulation:
         kept = self.variant.dropout.drawn_once(marks.silos, rows, self.num_samples)
         return marks.of_round(features, ~(there & kept))
 
-    def _client_products(self, silo: Silo, table: Any) -> list[Any]:
+    def _client_products(self, silo: Silo, table: Any, design: Design) -> list[Any]:
         """The products of every client of a silo; each of several processes computes those of its own clients."""
         if self.hosts is None:
-            return [products(self._spread(silo, table, rows)) for rows in silo.rows]
+            return [products(self._spread(silo, table, rows), design) for rows in silo.rows]
         has = self.hosts.has(silo.num_clients)
 
         def here() -> list[Any]:
-            return [products(table[rows]).tolist() if own else None for rows, own in zip(silo.rows, has, strict=True)]
+            return [
+                products(table[rows], design).tolist() if own else None
+                for rows, own in zip(silo.rows, has, strict=True)
+            ]
 
         by_process = self.hosts.gather(here)
         return [next(own for own in client if own is not None) for client in zip(*by_process, strict=True)]

@@ -44,7 +44,7 @@ class Reads(NamedTuple):
 
     def for_prediction(self) -> "Reads":
         """What of it is read of new rows."""
-        return self._replace(ids=self.ids[:1], label=None, weight=None, key=None, link=None)
+        return self._replace(ids=self.ids[:1], label=None, weight=None)
 
     def in_words(self) -> str:
         """For people who decide."""

@@ -245,7 +245,9 @@ class Home:
         if file.read_bytes() != state.offer.shared_file.encode():
             raise ConfigError(["it is not the file that all have approved; remove it"], str(file))
         config = read_standing(file).config
-        folder = self.folder if self.own.data is None else Path(self.own.data).parent
+        # Links of new samples are next to the new rows.
+        rows = self.own.new if state.offer.kind == "predict" else self.own.data
+        folder = self.folder if rows is None else Path(rows).parent
         for silo in config.silos:
             path = folder / (silo.link or "")
             if silo.name == self.own.silo and not path.resolve().is_relative_to(folder.resolve()):

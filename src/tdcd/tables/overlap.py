@@ -47,7 +47,8 @@ def common_ids(config: Config, tables: Mapping[str, Sequence[RawRows]]) -> list[
             f"silo '{name}' has {len(ids)}, {len(ids - common)} of which others lack" for name, ids in held.items()
         ]
         advice = (
-            "find the common ones with tdcd align, or set data.align = true to train on them"
+            "set data.align = true (between organisations: tdcd align) to train on the common ones, or data.samples = "
+            "'all' on every one with a label"
             if common
             else "check that the id columns mean the same"
         )

@@ -93,7 +93,7 @@ class Preparation:
     @property
     def columns(self) -> tuple[str, ...]:
         """The features' names, D of them."""
-        return (*self._own_columns, *self.absent.columns(self._own_columns))
+        return (*self._own_columns, *self.absent.columns)
 
     @property
     def _own_columns(self) -> tuple[str, ...]:

@@ -22,6 +22,12 @@ CHUNK_VALUES = 1 << 19
 """How many values are decoded at a time, where rows are given some at a time."""
 
 
+NO_LINK = (
+    "its rows are known by keys: give the table with the '{}' and the '{}' of every sample too (--link; in Python "
+    "model.linked)"
+)
+
+
 class Unfit(Exception):  # noqa: N818
     """Something in the table is wrong; the diagnosis finds out where."""
 
@@ -42,9 +48,9 @@ def read_rows(table: Path | Source, columns: Columns, *, may_be_empty: bool = Fa
     if isinstance(table, Path):
         with open_table(table, columns.row_id, columns.dialect) as source:
             return read_rows(source, columns, may_be_empty=may_be_empty)
-    if columns.key is not None:
+    if columns.is_keyed(table.header):
         return _linked(table, columns)
-    wanted = table.wanted(columns)
+    wanted = table.wanted(replace(columns, key=None, link=None))
     if wanted.weight is not None:
         # It is read as one more column of amounts.
         wanted = replace(wanted, features=(*(wanted.features or ()), wanted.weight))
@@ -64,6 +70,8 @@ def _linked(table: Source, columns: Columns) -> RawRows:
     """The rows of a table whose rows belong to many samples: the row of every sample whose key is in the table."""
     assert columns.key is not None
     known = replace(columns, id=columns.key, key=None, link=None, label=None, weight=None, id_advice=KEY_ADVICE)
+    if columns.link is None:
+        raise TableError([f"{table.name}: {NO_LINK.format(columns.id, columns.key)}"])
     rows, samples = read_rows(table, known), _samples_of(columns)
     keys: Any = samples.features[columns.key]
     levels, places = columns.dialect.as_ids(keys.levels), {key: place for place, key in enumerate(rows.ids)}

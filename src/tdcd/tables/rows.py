@@ -189,6 +189,8 @@ class Columns:
     """With ``key``, the table that says which key each sample has; it has the labels and weights."""
     repeat_advice: str = ""
     """What to do about an id that has several rows."""
+    takes_joined: bool = False
+    """With ``key``, whether the table may have a row for each sample with its id instead."""
 
     @classmethod
     def of(cls, config: "Config", silo: "SiloSection") -> Self:
@@ -222,7 +224,8 @@ class Columns:
             reading.get("ids", DEFAULT.ids),
         )
         aggregate = tuple(reading.get("aggregate", ()))
-        return cls(id_column, blanks=reading.get("missing") != "refuse", dialect=dialect, aggregate=aggregate)
+        blanks = reading.get("missing") != "refuse"
+        return cls(id_column, blanks=blanks, dialect=dialect, aggregate=aggregate, key=reading.get("key"))
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -237,6 +240,8 @@ class Columns:
             settings["blank"] = [*blank]
         if self.aggregate:
             settings["aggregate"] = [*self.aggregate]
+        if self.key is not None:
+            settings["key"] = self.key
         return settings if self.blanks else {**settings, "missing": "refuse"}
 
     def only(self, features: Sequence[str], categorical: Sequence[str] = ()) -> Self:
@@ -250,11 +255,19 @@ class Columns:
         return self.key or self.id
 
     def new_rows(self, features: Sequence[str], categorical: Sequence[str]) -> Self:
-        """Tables of new samples, of which these features are made: every row has the id of its sample."""
+        """Tables of new samples, of which these features are made: with their ids or, as in training, with keys."""
         if self.aggregate:
             features, categorical = raw_columns(features), raw_columns(categorical)
-        advice = f"; the model knows rows by ids: join them with the ids of '{self.key}' first" if self.key else ""
-        return replace(self.only(features, categorical), key=None, link=None, id_advice=advice)
+        advice = f"; or give rows by '{self.key}', as in training" if self.key else ""
+        return replace(self.only(features, categorical), id_advice=advice, takes_joined=self.key is not None)
+
+    def linked(self, link: "Path | Source") -> Self:
+        """The same with this table in place of the link table, so that rows are known by their keys."""
+        return replace(self, link=link, takes_joined=False)
+
+    def is_keyed(self, header: Collection[str]) -> bool:
+        """Whether the rows of a table with these columns are known by keys."""
+        return self.key is not None and not (self.takes_joined and (self.id in header or self.key not in header))
 
     def with_label(self, label: str) -> Self:
         """The same columns and the labels."""

@@ -105,6 +105,7 @@ def _head(answers: Answers, names: Sequence[str], holders: Sequence[str]) -> str
 [data]
 source = "files"                # CSV or Parquet tables; ids say which rows are about the same sample
 # align = true                  # train on the ids that all silos have; without it, a missing id is an error
+# samples = "all"               # or train on every id with a label, whichever silos know it
 
 [federation]
 {only:<31} # the only silo that has labels; without this line every silo must have them

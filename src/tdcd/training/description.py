@@ -41,6 +41,9 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generi
 """Values that Python shows as they are."""
 _UNKNOWN = re.compile(r"<unknown ([\w.<>]+)>")
 
+OWN = ("aggregate", "key")
+"""What a silo's tables are read by that is of its own."""
+
 
 def describe(plan: Plan) -> dict[str, Any]:
     """What Python handed over, in the keys of a configuration."""
@@ -50,10 +53,10 @@ def describe(plan: Plan) -> dict[str, Any]:
         chosen |= {"step_size": AUTO, "tol": plan.config.train.tol}
     silos = plan.federation.silos
     # All silos' tables were read alike, but for what is of each silo's own.
-    reading = {key: value for key, value in silos[0].reading.items() if key != "aggregate"}
+    reading = {key: value for key, value in silos[0].reading.items() if key not in OWN}
     own = {
         "id": {silo.name: silo.id_column for silo in silos if silo.id_column},
-        "aggregate": {silo.name: silo.reading["aggregate"] for silo in silos if "aggregate" in silo.reading},
+        **{key: {silo.name: silo.reading[key] for silo in silos if key in silo.reading} for key in OWN},
     }
     reading |= {key: by_silo for key, by_silo in own.items() if by_silo}
     return {

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.linear import is_linear
 from tdcd.config import Config, ModelSection
 from tdcd.config.losses import named_loss
 from tdcd.config.resolve import Plan, block_named
@@ -457,8 +457,8 @@ def _given(block: Any) -> Block:
 
 def scalable(blocks: Sequence[Block], objective: Objective) -> bool:
     """Whether the silos' curvature is known before training: linear blocks, sums, and a loss with bounded curvature."""
-    is_linear = all(type(block) is Linear for block in blocks)
-    return is_linear and objective.combine.is_additive and objective.kind.curvature is not None
+    are_linear = all(is_linear(block) for block in blocks)
+    return are_linear and objective.combine.is_additive and objective.kind.curvature is not None
 
 
 def _objective(objective: Objective | str) -> Objective:

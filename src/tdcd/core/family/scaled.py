@@ -31,7 +31,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.core.algorithm import average
+from tdcd.core.algorithm import Design, average, flat_rows
 from tdcd.core.codecs.fixed_point import FixedBlocks
 from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
@@ -83,7 +83,7 @@ class CurvedUpdate(HubUpdate, Protocol):
         ...
 
 
-def products(features: NDArray[Any]) -> NDArray[np.float64]:
+def products(features: NDArray[Any], design: Design = flat_rows) -> NDArray[np.float64]:
     r"""A client's :math:`\frac1n \sum_i x_i x_i^\top`, ``[D, D]``; its diagonal ``[D]`` if D is large.
 
     Sample weights are left out: where one silo has them, the clients of the others do not know them.
@@ -92,9 +92,9 @@ def products(features: NDArray[Any]) -> NDArray[np.float64]:
     [[5.0, 1.0], [1.0, 2.0]]
     """
     step = max(1, -(-len(features) // MOST_ROWS))
-    rows = np.asarray(features[::step], np.float64).reshape(len(features[::step]), -1)
+    rows = np.asarray(design(features[::step]), np.float64)  # type: ignore[arg-type]
     if not len(rows):
-        return np.zeros(products_shape(int(np.prod(features.shape[1:]))))
+        return np.zeros(products_shape(rows.shape[1]))
     if rows.shape[1] > WIDEST:
         return np.asarray((rows**2).mean(axis=0))
     return np.asarray(rows.T @ rows / len(rows))

@@ -12,8 +12,9 @@ from tdcd.blocks import activations
 from tdcd.blocks.absent import Marks, ones_left
 from tdcd.blocks.activations import phi_in_portions
 from tdcd.blocks.base import Block
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.linear import Linear, is_linear
 from tdcd.core import algorithm, certificate
+from tdcd.core.algorithm import Design
 from tdcd.core.codecs.codec import TO_HUB, seed_words
 from tdcd.core.knowledge import Known, SlopesAlone
 from tdcd.core.lazy import Array, compiled
@@ -228,16 +229,22 @@ class ClientCompute:
         """``[R, k C]``: the scores of all distinct training rows by each of these linear blocks ``[k, D, C]``, in
         float64.
         """
-        return certificate.scores_of(self._features, blocks)
+        return certificate.scores_of(self._features, blocks, self.design)
 
     def gradient(self, residual: NDArray[Any], block: Tree = None) -> Tree:
         """The gradient of all training rows' losses, from their residuals ``[R, C]``; by a linear block if none is
         given.
         """
         if block is None:
-            return {"weight": certificate.pull_back(self._features, residual)}
+            return {"weight": certificate.pull_back(self._features, residual, self.design)}
         with precision(self.settings.dtype):
             return activations.pull_back(self._block, block, self._features, residual)
+
+    @property
+    def design(self) -> Design:
+        """From features to what the weights of the linear block are multiplied by."""
+        assert is_linear(self._block)
+        return self._block.design
 
     def spread_features(self) -> NDArray[Any]:
         """The features of all training rows as they are in training: with marks of silos that are dropped."""

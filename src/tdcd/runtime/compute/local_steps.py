@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block, phi_of_members, step_phi
-from tdcd.blocks.linear import Linear
+from tdcd.blocks.linear import Linear, is_linear
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent, Minibatch, Moving
 from tdcd.core.knowledge import Known, WrittenOut
@@ -93,7 +93,7 @@ class LocalSteps:
     @cached_property
     def needs_jax(self) -> bool:
         """Whether the steps are differentiated and compiled."""
-        return not (type(self.model) is Linear and self.variant.has_slopes and self.objective.is_written_out)
+        return not (is_linear(self.model) and self.variant.has_slopes and self.objective.is_written_out)
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -117,6 +117,20 @@ class LocalSteps:
             self.variant.update,
             step_size if self._is_plain else step_size[()],
             lambda phi, known: written_out.slopes(self.silo, phi, known, objective),
+        )
+
+    @cached_property
+    def _products(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+        """Of features with weights, phi; of features with slopes, the gradient."""
+        model = self.model
+        if type(model) is Linear:
+            # Of so few rows, `@` takes twice as long.
+            product: Callable[[Any, Any], Any] = np.ndarray.dot if self._is_plain else matmul
+            return product, lambda features, slopes: product(features.T, slopes)
+        assert is_linear(model)
+        return (
+            lambda features, weight: model.phi({"weight": weight}, features),
+            lambda features, slopes: model.weighted_sum(features, slopes)["weight"],
         )
 
     def take(
@@ -143,15 +157,14 @@ class LocalSteps:
                 return map_tree(np.asarray, _compiled_steps(block, *arrays, own, local=self))
         features: Any = rows.features.reshape(*rows.labels.shape, -1)
         descent = self.descent(step_size)
-        # Of so few rows, `@` takes twice as long.
-        product: Callable[[Any, Any], Any] = np.ndarray.dot if self._is_plain else matmul
+        apply, weighted_sum = self._products
 
         def step(moving: Moving, minibatch: Any) -> Moving:
             """With features ``[P, D]`` and weights ``[P, 1]`` of the rows."""
             features, known, weights = minibatch[:3]
-            phi = product(features, moving[0])
+            phi = apply(features, moving[0])
             return algorithm.linear_step(
-                moving, phi, known, lambda slopes: product(features.T, weights * slopes), descent=descent
+                moving, phi, known, lambda slopes: weighted_sum(features, weights * slopes), descent=descent
             )
 
         # An array is a tree, too, and the one that steps get through soonest.

@@ -341,7 +341,7 @@ class Client:
         if self.job.round.flow("products", "client_to_hub") is None:
             return None
         assert self._compute is not None
-        own = products(self._compute.spread_features()).astype(self.job.settings.dtype)
+        own = products(self._compute.spread_features(), self._compute.design).astype(self.job.settings.dtype)
         return Array.of(self._masks.products(self._compute, own) if self._is_summed else own)
 
     def _on_block(self, message: Part) -> list[Message]:

@@ -5,7 +5,6 @@ the silo's preparation; hubs send each other the sizes of their silos. A mismatc
 """
 
 import hashlib
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.blocks.absent import Absent
+from tdcd.blocks.base import without_head
+from tdcd.blocks.linear import is_linear
 from tdcd.blocks.start import FormerBlock
 from tdcd.config import ConfigError
 from tdcd.config.losses import named_loss
@@ -298,10 +299,17 @@ class Handshake:
         if message.products is None:
             raise RejectedMessage("it has no array 'products'")
         kind = flow.dtype or self.job.settings.dtype
-        products = take(message.products, "products", np.dtype(kind), products_shape(math.prod(shape)))
+        products = take(message.products, "products", np.dtype(kind), products_shape(self._num_weights(shape)))
         if not are_finite([products]):
             raise RejectedMessage("'products' are not finite")
         return products
+
+    def _num_weights(self, shape: tuple[int, ...]) -> int:
+        """The weights of the silo's linear block by output, for samples of this shape."""
+        absent = Absent() if self.preparation is None else self.preparation.absent
+        block = without_head(self.job.block(self.silo, absent))
+        assert is_linear(block)
+        return block.num_weights(shape)
 
     # What peers say.
 

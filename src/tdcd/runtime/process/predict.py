@@ -549,12 +549,12 @@ def takes_stand_ins(job: Job, part: SiloModel) -> bool:
 class ScoringClient:
     """A client's side: score its new rows with the part of the model that its hub sends."""
 
-    def __init__(self, job: Job, silo: int, name: str, table: Path) -> None:
-        """Take the table with the new rows."""
+    def __init__(self, job: Job, silo: int, name: str, table: Path, link: Path | None = None) -> None:
+        """Take the table with the new rows, and another link table than that of the configuration."""
         self.name, self.hub = name, job.hubs[silo]
         self.partners: tuple[str, ...] = (self.hub,)
         self.done = False
-        self._job, self._silo, self._table = job, silo, table
+        self._job, self._silo, self._table, self._link = job, silo, table, link
         self._rows: RawRows | None = None
 
     @property
@@ -602,7 +602,9 @@ class ScoringClient:
             if prod(message.feature_shape) not in (width, width + 1):
                 raise ValueError(f"there are {width} features, and samples of shape {message.feature_shape}")
             columns = Columns.of(job.config, section).new_rows([*preparation.parts], preparation.categorical)
-            block = preparation.absent.block(without_head(job.block(self._silo)))
+            columns = columns if self._link is None else columns.linked(self._link)
+            num_ones = prod(message.feature_shape) - width
+            block = preparation.absent.block(without_head(job.block(self._silo)), num_ones)
             shape = message.feature_shape
             start = start_block(block, job.settings, self._silo, shape, message.outputs, combine=job.combine)
         except (ValueError, KeyError, TypeError) as error:
@@ -618,13 +620,32 @@ def _digest_of(question: PredictModel) -> str:
     return hashlib.sha256(encode(question)).hexdigest()[:32]
 
 
-def score_as_client(job: Job, silo: str, client: str, data: Path, own: PartySection, *, waiting: Waiting) -> int:
-    """Take a client's part in a prediction: its hub gets ids and phi of the rows in ``data``. Returns their number."""
+def score_as_client(
+    job: Job,
+    silo: str,
+    client: str,
+    data: Path,
+    own: PartySection,
+    *,
+    waiting: Waiting,
+    link: Path | None = None,
+) -> int:
+    """Take a client's part in a prediction: its hub gets ids and phi of the rows in ``data``. Returns their number.
+
+    Args:
+        link: where rows belong to many samples, another link table than that of the configuration.
+    """
     find_silo(job.config, silo, client)
-    dialogue = ScoringClient(job, job.silo_index(silo), client_of(silo, client), data)
+    _check_keyed(job, silo, link)
+    dialogue = ScoringClient(job, job.silo_index(silo), client_of(silo, client), data, link)
     with open_transport(job, dialogue.name, [*dialogue.partners], own, "predict") as transport:
         _check_ended(converse(dialogue, transport, waiting.show, waiting.should_stop))
     return dialogue.num_rows
+
+
+def _check_keyed(job: Job, silo: str, link: Path | None) -> None:
+    if link is not None and job.config.silos[job.silo_index(silo)].key is None:
+        raise ValueError(f"--link {link}: the rows of silo '{silo}' have the ids of samples, and no key")
 
 
 def predict_with_peers(
@@ -639,6 +660,7 @@ def predict_with_peers(
     without: Collection[str] = (),
     allow_code: bool = False,
     to: Collection[str] = (),
+    link: Path | None = None,
 ) -> tuple[Model, dict[str, SiloScores]]:
     """This silo's model; its scores of the samples in ``data``, and those of the other silos for the same ids, by silo.
 
@@ -652,8 +674,10 @@ def predict_with_peers(
         without: silos whose hubs are missing; all others give the same.
         allow_code: import code that only the run folder names; what the federation's file names was asked for.
         to: the hubs that get the others' scores, the same for all hubs; by default those of silos with labels.
+        link: where rows belong to many samples, another link table than that of the configuration.
     """
     index = job.silo_index(silo)
+    _check_keyed(job, silo, link)
     check_without(job.config.silo_names, without, [silo])
     is_masked = job.config.exchange.protect == "mask"
     if is_masked and allow_missing:
@@ -669,6 +693,7 @@ def predict_with_peers(
     if job.config.federation.labels in without:
         raise ValueError(f"without '{job.config.federation.labels}': it alone has labels, and predicts")
     model = _model_in(run, job, index, allow_code=allow_code)
+    model = model if link is None else model.linked({silo: link})
     trained = model_of(run)
     account = account_for_predictions(own) if {*receivers_of(job, to)} - {job.hubs[index]} else None
 

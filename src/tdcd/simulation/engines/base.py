@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from tdcd.blocks import Linear
 from tdcd.blocks.base import Block
+from tdcd.blocks.linear import is_linear
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Round
 from tdcd.core.schedule import batch_ids
@@ -95,7 +95,7 @@ class Problem(NamedTuple):
     @property
     def is_linear(self) -> bool:
         """Whether all blocks are linear."""
-        return all(type(block) is Linear for block in self.blocks)
+        return all(is_linear(block) for block in self.blocks)
 
     @property
     def is_plain(self) -> bool:

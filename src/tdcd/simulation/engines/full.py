@@ -12,10 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from tdcd.blocks.linear import Linear, is_linear
 from tdcd.core import algorithm
 from tdcd.core.algorithm import Descent
 from tdcd.core.knowledge import Known
-from tdcd.core.objective import Objective
+from tdcd.core.objective import Objective, Tree
+from tdcd.core.trees import map_tree
 from tdcd.core.variant import Variant
 from tdcd.simulation.devices import WHOLE, Devices
 from tdcd.simulation.engines.base import Call, Problem, State
@@ -38,6 +40,7 @@ class Shared(NamedTuple):
 class FullProgram:
     """What is fixed when rounds are compiled; see :class:`tdcd.simulation.engines.base.Program`."""
 
+    blocks: tuple[Linear, ...]
     objective: Objective
     variant: Variant
     num_samples: int
@@ -54,19 +57,18 @@ class FullProgram:
 
     def one_round(self, index: Array, state: State, *, shared: Shared, own: Array) -> State:
         """See :meth:`tdcd.simulation.engines.base.Program.one_round`."""
-        hubs = [block["weight"] for block in state.blocks]
-        parts = zip(shared.features, shared.samples, hubs, strict=True)
-        phis = [self._spread(rows @ hub, samples) for rows, samples, hub in parts]
+        hubs = state.blocks
+        parts = zip(self.blocks, shared.features, shared.samples, hubs, strict=True)
+        phis = [self._spread(model.phi(hub, rows), samples) for model, rows, samples, hub in parts]
         losses = partial(self.variant.knowledge.losses, 0, objective=self.objective)
         descent = Descent(losses, self.objective.l2, self.variant.update, own)
         blocks, updates = [], []
-        for silo, (hub, rows, samples) in enumerate(zip(hubs, shared.features, shared.samples, strict=True)):
+        every = zip(self.blocks, hubs, shared.features, shared.samples, strict=True)
+        for silo, (model, hub, rows, samples) in enumerate(every):
             known = Known(shared.labels, algorithm.sum_others(phis, silo))
-            weighted_sum = partial(self._weighted_sum, rows=rows, samples=samples, weights=shared.weights)
+            weighted_sum = partial(self._weighted_sum, model, rows=rows, samples=samples, weights=shared.weights)
             average, _ = algorithm.linear_step((hub, ()), phis[silo], known, weighted_sum, descent=descent)
-            moved, remembered = self.variant.hub_update.step(
-                state.blocks[silo], {"weight": average}, state.updates[silo]
-            )
+            moved, remembered = self.variant.hub_update.step(state.blocks[silo], average, state.updates[silo])
             blocks.append(moved)
             updates.append(remembered)
         return state._replace(blocks=blocks, updates=updates)
@@ -75,10 +77,13 @@ class FullProgram:
         """``[M, C]``: phi of all samples, zero where the silo has none."""
         return phi if samples is None else jnp.zeros((self.num_samples, phi.shape[1]), phi.dtype).at[samples].set(phi)
 
-    def _weighted_sum(self, slopes: Array, *, rows: Array, samples: Array | None, weights: Array | None) -> Array:
-        """``[D, C]``: the gradient of the data term over all rows."""
+    def _weighted_sum(
+        self, model: Linear, slopes: Array, *, rows: Array, samples: Array | None, weights: Array | None
+    ) -> Tree:
+        """The gradient of the data term over all rows."""
         weighed = slopes if weights is None else weights[:, None] * slopes
-        return rows.T @ (weighed if samples is None else weighed[samples]) / self.num_samples
+        summed = model.weighted_sum(rows, weighed if samples is None else weighed[samples])
+        return map_tree(lambda leaf: leaf / self.num_samples, summed)
 
 
 class FullEngine:
@@ -98,7 +103,8 @@ class FullEngine:
         weights = None if problem.weights is None else hold(problem.weights)
         self._shared = Shared(features, kept, hold(problem.labels), weights)
         self._step_size = problem.numbers()[0]
-        self.program = FullProgram(problem.runs[0].objective, problem.variant, samples, problem.devices)
+        linear = tuple(block for block in problem.blocks if is_linear(block))
+        self.program = FullProgram(linear, problem.runs[0].objective, problem.variant, samples, problem.devices)
         self.rounds_per_call = problem.most_rounds
 
     @classmethod

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.blocks import Linear
+from tdcd.blocks.linear import is_linear
 from tdcd.config import Config, resolve
 from tdcd.config.resolve import Plan
 from tdcd.core.execution import Interrupted
@@ -109,7 +109,7 @@ def runs_at_once(plan: Plan) -> int:
     rows, cpu = settings.effective_batch_size(federation.num_samples), jax.default_backend() == "cpu"
     if _stays_on_host(plan):
         return 1
-    if all(type(block) is Linear for block in plan.blocks):
+    if all(is_linear(block) for block in plan.blocks):
         cells = rows * max(silo.num_clients for silo in federation.silos)
         return (AT_ONCE_ON_CPU if cpu else AT_ONCE) // cells if cells <= CELLS else 1
     numbers = max(
