@@ -1,7 +1,6 @@
 """What parties that stand by say to each other, without processes: they share a network inside this one."""
 
 import json
-import math
 import re
 import signal
 import time
@@ -11,18 +10,16 @@ import pytest
 
 from support.command import tdcd
 from support.simulated import with_keys
-from support.standing import StandingFederation
+from support.standing import Office, StandingFederation
 from tdcd.config import ConfigError
 from tdcd.config.reading import read_toml
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.messages.wire import RejectedMessage
-from tdcd.runtime.transport.transport import LocalNetwork
 from tdcd.standing.children import start_child
 from tdcd.standing.description import _protection, describe
 from tdcd.standing.facts import Facts
 from tdcd.standing.home import Home, open_log_of
-from tdcd.standing.service import Desk
 from tdcd.standing.statements import (
     Approved,
     Called,
@@ -46,44 +43,6 @@ BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES)
-
-
-class Office:
-    """Every party's desk, each asked in turn."""
-
-    def __init__(self, files):
-        self.files, self.network, self.clock = files, LocalNetwork(), time.time()
-        self.homes = {party: files.home(party) for party in files.parties}
-        self.desks = {}
-        for party in files.parties:
-            self.join(party)
-
-    def join(self, party):
-        home = self.homes[party]
-        self.desks[party] = Desk(home, self.network.join(party, home.partners), clock=lambda: self.clock)
-
-    def open_again(self, party):
-        """With its files as they are now."""
-        self.homes[party] = self.desks[party].home = self.files.home(party)
-
-    def settle(self):
-        """Until all is said; by party the call that it follows."""
-        calls, said, quiet = {}, None, 0
-        while quiet < 2:
-            for party, desk in self.desks.items():
-                for _ in range(6):
-                    desk.decided_at = -math.inf
-                    calls[party] = desk.step()
-            before, said = said, [dict(desk.endpoint.transport.sent_bytes) for desk in self.desks.values()]
-            quiet = quiet + 1 if said == before else 0
-        return calls
-
-    def jobs(self, party=SHOP):
-        return self.homes[party].jobs()
-
-    def propose(self, **changes):
-        given = {"steps": ("align", "train"), "purpose": "test", "contact": "", "days": 1.0}
-        return self.homes[BANK].propose(**{"path": self.files.shared, **given, **changes})
 
 
 @pytest.fixture
@@ -488,7 +447,7 @@ def test_an_audit_is_a_job_that_policies_know_and_that_says_who_is_shown_what(of
     office.settle()
     known = office.jobs(BUREAU)
     assert SHOP in known.named(state.name).approvals
-    lines = dict(describe(known.named(state.name), office.homes[BUREAU].standing))
+    lines = dict(describe(known.named(state.name)))
     assert lines["who gets the report"] == f"{BANK}; every client the page about its own rows"
     assert lines["leaves a hub"] == f"the same of the client that fared worst, to {BANK}"
     office.homes[BUREAU].approve(known.named(state.name))
@@ -519,7 +478,7 @@ def test_a_training_starts_from_a_former_job_that_has_finished(office, tmp_path)
     state = asked(former.name)
     office.settle()
     known = office.jobs(SHOP)
-    lines = dict(describe(known.named(state.name), office.homes[SHOP].standing))
+    lines = dict(describe(known.named(state.name)))
     assert lines["starts from"] == f"the model of job {former.name}"
     part = JobPart(home, home.jobs().named(state.name), state.job, home.jobs().started_from(state.offer))
     assert part._own.start == str(home.job_folder(former) / "run")
@@ -551,7 +510,7 @@ def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
     office.settle()
     approvals = {to: office.jobs(SHOP).named(state.name).approvals for to, state in asked.items()}
     assert {to: SHOP in by for to, by in approvals.items()} == {"bank": True, "bureau": False}
-    lines = dict(describe(office.jobs(SHOP).named(asked["bank"].name), office.homes[SHOP].standing))
+    lines = dict(describe(office.jobs(SHOP).named(asked["bank"].name)))
     assert lines["who gets predictions"] == BANK
     assert lines["leaves a client"] == "ids and phi of its new rows, to its hub"
     office.homes[BUREAU].approve(office.jobs(BUREAU).named(asked["bank"].name))
@@ -658,7 +617,7 @@ def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
     path = office.files.folder / "job.toml"
     path.write_text(toml_text(job))
     state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
-    shown = describe(state, office.homes[SHOP].standing)
+    shown = describe(state)
     assert [words for heading, words in shown if heading == "columns"] == [
         "bank: features age, income; id id; label bought",
         "shop: features debt, visits; id id; label bought; key home, in the link table homes.csv",
@@ -683,7 +642,7 @@ def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
         steps = {"train": keys["train"] | {"local_steps": 1}}
         path.write_text(toml_text(job | steps | {"federation": federation | change}))
         state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
-        lines = dict(describe(state, office.homes[SHOP].standing))
+        lines = dict(describe(state))
         assert labels in lines["labels"]
         assert hub in lines["leaves a hub"]
         assert f"federation.protect_labels = '{change.get('protect_labels', 'none')}'" in lines["protection"]
@@ -697,7 +656,7 @@ def test_texts_of_the_proposer_are_one_line_each(office):
     path.write_text(toml_text(keys | {"silos": [first | {"features": features}, *others]}))
     words = {"purpose": "test\nstate: approved\x1b[2K", "contact": "me\r\nrounds: 1\u2028x"}
     state = office.propose(path=path, **words)
-    lines = describe(state, office.homes[SHOP].standing)
+    lines = describe(state)
     assert all(said.isprintable() for _, said in lines)
     assert dict(lines)["purpose"] == "test state: approved\\x1b[2K"
     # Nothing is cut off.

@@ -1,7 +1,9 @@
 """A federation that stands by, in a folder: tables, certificates, and a folder of its own for every party."""
 
 import csv
+import math
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +13,32 @@ from tdcd.config.reading import read_toml
 from tdcd.federation import client_of, hub_of
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.issue import throwaway
+from tdcd.runtime.transport.transport import LocalNetwork
 from tdcd.standing.home import Home
+from tdcd.standing.service import Desk
 
 ROWS = 60
 SILOS = {"bank": ["north", "south"], "shop": ["main"]}
-COLUMNS = {"bank": ["age", "income"], "shop": ["debt", "visits"], "bureau": ["score", "loans"]}
+COLUMNS = {
+    "bank": ["age", "income"],
+    "shop": ["debt", "visits"],
+    "bureau": ["score", "loans"],
+    "insurer": ["claims", "years"],
+}
 
 
 class StandingFederation:
-    """Its files. Every silo lacks some rows that others have."""
+    """Its files. Every silo lacks some rows that others have.
 
-    def __init__(self, folder: Path, silos=None, **train) -> None:
-        self.folder, self.silos = folder, silos or SILOS
+    Those of ``later`` are not in the first shared file: :meth:`enlarged` writes the next one, with further clients or
+    silos.
+    """
+
+    def __init__(self, folder: Path, silos=None, later=(), **train) -> None:
+        self.folder, self.founders = folder, silos or SILOS
+        self.silos = {silo: [*clients] for silo, clients in self.founders.items()}
+        for silo, clients in later:
+            self.silos.setdefault(silo, []).extend(clients)
         ports = free_ports(len(self.silos))
         self.hubs = {hub_of(silo): f"127.0.0.1:{port}" for silo, port in zip(self.silos, ports, strict=True)}
         self.clients = [client_of(silo, client) for silo, clients in self.silos.items() for client in clients]
@@ -32,11 +48,7 @@ class StandingFederation:
             "model": {"block": "linear"},
             "train": {"rounds": 4, "local_steps": 2, "batch_size": 16, "step_size": 0.1} | train,
             "evaluate": {"every": 2},
-            "silos": [
-                {"name": silo, "hub": self.hubs[hub_of(silo)], "clients": clients, "features": COLUMNS[silo]}
-                | {"label": "bought"}
-                for silo, clients in self.silos.items()
-            ],
+            "silos": self.sections(self.founders),
         }
         folder.mkdir(exist_ok=True)
         self.shared = folder / "federation.toml"
@@ -46,6 +58,23 @@ class StandingFederation:
         for party in self.parties:
             self._write_party(party)
         self.reset()
+
+    def sections(self, silos) -> list:
+        return [
+            {"name": silo, "hub": self.hubs[hub_of(silo)], "clients": clients, "features": COLUMNS[silo]}
+            | {"label": "bought"}
+            for silo, clients in silos.items()
+        ]
+
+    def enlarged(self, silos, name="enlarged.toml", **sections) -> Path:
+        """A shared file with these silos and clients; parties that are new find it next to their own file."""
+        path = self.folder / name
+        path.write_text(toml_text(self.keys | {"silos": self.sections(silos)} | sections))
+        for party in parties_in(silos):
+            if party not in parties_in(self.founders):
+                shutil.copy(path, self.folder / party / name)
+                self.write_own(party, joins=name)
+        return path
 
     def home(self, party) -> Home:
         return Home(self.own(party))
@@ -99,3 +128,56 @@ class StandingFederation:
                     writer = csv.writer(file)
                     writer.writerow(["id", *names])
                     writer.writerows([f"n{row}", *(f"{2 * columns[name][row]:.4f}" for name in names)] for row in kept)
+
+
+def parties_in(silos) -> list[str]:
+    clients = [client_of(silo, client) for silo, clients in silos.items() for client in clients]
+    return [*map(hub_of, silos), *clients]
+
+
+class Office:
+    """Every party's desk, each asked in turn."""
+
+    def __init__(self, files):
+        self.files, self.network, self.clock = files, LocalNetwork(), time.time()
+        self.homes = {party: files.home(party) for party in parties_in(files.founders)}
+        self.desks = {}
+        for party in self.homes:
+            self.join(party)
+
+    def join(self, party):
+        home = self.homes[party]
+        self.desks[party] = Desk(home, self.network.join(party, home.partners), clock=lambda: self.clock)
+
+    def arrive(self, party):
+        """One that is new."""
+        self.homes[party] = self.files.home(party)
+        self.join(party)
+
+    def open_again(self, party):
+        """With its files as they are now."""
+        self.homes[party] = self.desks[party].home = self.files.home(party)
+
+    def settle(self):
+        """Until all is said; by party the call that it follows."""
+        calls, said, quiet = {}, None, 0
+        while quiet < 2:
+            for party, desk in [*self.desks.items()]:
+                home, partners = self.homes[party], [*self.homes[party].partners]
+                for _ in range(6):
+                    desk.decided_at = -math.inf
+                    calls[party] = desk.step()
+                if home.partners != partners:
+                    # As the service does.
+                    desk.endpoint.transport.close()
+                    self.join(party)
+            before, said = said, [dict(desk.endpoint.transport.sent_bytes) for desk in self.desks.values()]
+            quiet = quiet + 1 if said == before else 0
+        return calls
+
+    def jobs(self, party="hub.shop"):
+        return self.homes[party].jobs()
+
+    def propose(self, **changes):
+        given = {"steps": ("align", "train"), "purpose": "test", "contact": "", "days": 1.0}
+        return self.homes["hub.bank"].propose(**{"path": self.files.shared, **given, **changes})

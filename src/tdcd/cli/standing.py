@@ -72,6 +72,9 @@ def propose(
     delete: Annotated[
         str | None, typer.Option(help="Delete the folder of this job at every party.", metavar="JOB")
     ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Do not train: let the hubs and clients join that are new in the file.")
+    ] = False,
     contact: Annotated[str, typer.Option(help="Whom the other organisations can ask.")] = "",
     days: Annotated[float, typer.Option(help="For how long it may wait for approvals.", min=0.01, max=365)] = DAYS,
     align: Annotated[bool, typer.Option(help="Find the common ids first.")] = True,
@@ -81,7 +84,8 @@ def propose(
 
     The job is signed with the hub's key. Approved by all, it runs: alignment, training, report; or with --predict, the
     scores of the clients' new rows; or with --audit, figures of what attacks recover from what FEDERATION.toml would
-    send; or with --delete, the end of a job's folder everywhere. Prints the job's name.
+    send; or with --delete, the end of a job's folder everywhere; or with --join, hubs and clients that are new in
+    FEDERATION.toml take part from then on. Prints the job's name.
     """
     from tdcd.standing.home import Home
 
@@ -94,9 +98,12 @@ def propose(
             raise ValueError("--no-align goes with FEDERATION.toml")
         if audit and (federation is None or not align):
             raise ValueError("--audit goes with FEDERATION.toml, and aligns nothing")
+        if join and (federation is None or not align or audit):
+            raise ValueError("--join goes with FEDERATION.toml alone")
         home = Home(own)
         if federation is not None:
-            steps: tuple[Step, ...] = ("audit",) if audit else ("align", "train") if align else ("train",)
+            steps: tuple[Step, ...] = ("align", "train") if align else ("train",)
+            steps = ("join",) if join else ("audit",) if audit else steps
             state = home.propose(federation, steps, purpose, contact, days)
         elif predict is not None:
             former = home.jobs().named(predict)
@@ -136,8 +143,8 @@ def show(job: JobName, own: OwnFile = OWN_FILE) -> None:
         known = home.jobs()
         state = known.named(job)
         now = time.time()
-        lines = describe(state, home.standing)
-        for hub in home.standing.hubs:
+        lines = describe(state, known.newcomers(state.offer))
+        for hub in known.members_of(state).hubs:
             signed = state.approvals.get(hub)
             by = getattr(signed.entry.statement, "by", "") if signed else ""
             lines.append(("approved by", f"{hub}, by {by}") if signed else ("not approved by", hub))

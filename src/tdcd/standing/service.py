@@ -33,7 +33,7 @@ from tdcd.runtime.storage.status import MOST_BYTES, STATUS, lock, write_status
 from tdcd.runtime.transport.transport import Joined, Received, Transport
 from tdcd.standing.children import start_child
 from tdcd.standing.home import Home
-from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all
+from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all, parties_of
 from tdcd.standing.statements import (
     MOST_AT_ONCE,
     Approved,
@@ -125,7 +125,7 @@ class Desk:
                 self.home.log.accept(signed)
         except RejectedMessage as refusal:
             self.endpoint.refuse(news.sender, refusal)
-            if is_worth_logging(self.endpoint.refused[news.sender]):
+            if self.home.has_joined and is_worth_logging(self.endpoint.refused[news.sender]):
                 self.home.say(Rejected(news.sender, one_line(str(refusal), 300)))
 
     def _reject(self, jobs: Jobs) -> None:
@@ -173,6 +173,8 @@ class Desk:
         if is_new or now - self._described_at > DESCRIBE_S:
             self._described_at = now
             self.summary = summary_of(home, jobs, now)
+        if not home.has_joined:
+            return None
         for state in jobs.states.values():
             self._judge(jobs, state, now)
         if home.is_hub:
@@ -181,7 +183,8 @@ class Desk:
             event(type(statement).__name__.lower(), **msgspec.structs.asdict(statement))
             home.say(statement)
             return None
-        called = [state for state in jobs.states.values() if state.call is not None]
+        open_states = [state for state in jobs.states.values() if state.call is not None]
+        called = [state for state in open_states if home.party in parties_of(jobs.members_of(state))]
         return self._follow(jobs, called[0], now, made_way) if called else None
 
     def _judge(self, jobs: Jobs, state: JobState, now: float) -> None:
@@ -219,7 +222,7 @@ class Desk:
 
     def _follow(self, jobs: Jobs, state: JobState, now: float, made_way: Called | None) -> Called | None:
         home, call, party = self.home, state.calls[-1], self.home.party
-        partners = home.partners
+        partners = home.partners_in(jobs.members_of(state))
         if (party, call) in state.endings:
             return None
         if not home.is_hub and call.step in ("train", "predict", "audit") and (home.hub, call) in state.endings:
@@ -242,7 +245,7 @@ class Desk:
         """Begin a step, the first one only if every organisation has approved the job; else say why not."""
         home = self.home
         if not any(party == home.party for party, _ in state.started):
-            if any(hub not in state.approvals for hub in home.standing.hubs):
+            if any(hub not in state.approvals for hub in jobs.members_of(state).hubs):
                 self._wait(state, "it is called, and an approval is missing here")
                 return
             if not home.is_hub and self._is_barred(jobs, state, now):
@@ -322,7 +325,7 @@ def summary_of(home: Home, jobs: Jobs, now: float) -> dict[str, Any]:
 
 def _in_queue(jobs: Jobs, state: JobState, now: float) -> dict[str, Any]:
     """A job as the page shows it."""
-    answers = dict.fromkeys(jobs.standing.hubs, "")
+    answers = dict.fromkeys(jobs.members_of(state).hubs, "")
     for hub, signed in state.approvals.items():
         statement = signed.entry.statement
         answers[hub] = f"by {statement.by}" if isinstance(statement, Approved) else ""
@@ -396,7 +399,7 @@ class Service:
         self._patience = PATIENCE_S
         self._shown: Mapping[str, Any] = {}
         self._answers = AnsweringProcess(home)
-        self._metrics = Metrics(None, tuple(home.partners))
+        self._metrics = Metrics(None, ())
         self._jobs: Mapping[str, Any] = {}
         """See :func:`summary_of`."""
 
@@ -415,7 +418,7 @@ class Service:
 
     def _served(self) -> AbstractContextManager[str | None]:
         """The figures for Prometheus, where the party's file says so."""
-        own, standing = self.home.own, self.home.standing
+        own, standing = self.home.own, self.home.meets
         if own.metrics is None:
             return nullcontext()
         address = standing.config.silos[standing.silo_index(own.silo)].hub or ""
@@ -424,8 +427,9 @@ class Service:
     def _stand_by(self, should_stop: Callable[[], bool]) -> Called | None:
         with closing(self._open()) as transport:
             event("standing by", party=self.home.party)
-            desk, shown_at = Desk(self.home, transport), 0.0
-            while not should_stop():
+            desk, shown_at, partners = Desk(self.home, transport), 0.0, self.home.partners
+            # Members that join have links at once: they are opened anew.
+            while not should_stop() and self.home.partners == partners:
                 call = desk.step(self._made_way)
                 if desk.decided_at != shown_at:
                     shown_at = desk.decided_at
@@ -440,7 +444,7 @@ class Service:
     def _measure(self, phase: str, figures: Mapping[str, Any], taken_at: float | None = None) -> None:
         """Replace the figures for Prometheus."""
         facts = {"party": self.home.party, "status": None, **figures, "phase": phase}
-        self._metrics.show(facts, time.time() if taken_at is None else taken_at)
+        self._metrics.show(facts, time.time() if taken_at is None else taken_at, tuple(self.home.partners))
 
     def _measure_step(self, folder: Path, call: Called, began: float) -> None:
         """The same while a step runs, from what its process says of itself in a file."""
@@ -466,7 +470,7 @@ class Service:
         home, deadline = self.home, time.monotonic() + PORT_S
         while True:
             try:
-                return open_transport(home.standing, home.party, home.partners, home.own, "stand")
+                return open_transport(home.meets, home.party, home.partners, home.own, "stand")
             except OSError:
                 if time.monotonic() > deadline:
                     raise

@@ -35,6 +35,8 @@ MADE_WAY, REFUSED = 75, 2
 EXITS = {"finished": 0, "diverged": 3, "refused": REFUSED, "interrupted": MADE_WAY}
 IDS, SAMPLES, PREDICTIONS, PHI = "ids.txt", "samples.json", "predictions.csv", "phi.safetensors"
 OF_MEMORY = ("allocate memory", "out of memory", "Out of memory", "RESOURCE_EXHAUSTED", "can't start new thread")
+OF_JOBS = {"out", "ids", "samples", "start", "cold", "metrics"}
+"""Keys of a party's own file that jobs set, or that are the service's."""
 RUN = "run"
 """Of a hub: its run folder. Of a client: the folder for its status."""
 LOOK_S = 1.0
@@ -111,7 +113,7 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
     part = JobPart(home, state, job, jobs.started_from(state.offer))
     if step == "train":
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
-    waiting = StepWaiting(making_way, home.partners, part.folder)
+    waiting = StepWaiting(making_way, home.partners_in(job), part.folder)
     if step == "align":
         return part.align(waiting)
     return part.audit(waiting) if step == "audit" else part.predict(jobs, waiting)
@@ -125,10 +127,12 @@ class JobPart:
         self._home, self._state, self._job = home, state, job
         self.folder = home.job_folder(state)
         is_aligned, own = "align" in state.offer.steps, home.own
+        is_former = started_from is not None and own.silo in started_from.job.config.silo_names
         self._own = PartySection(
-            # All that a party's own file can say, but for what the job has in its folder, and what the service does.
-            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples", "start", "metrics"}),
-            start=None if started_from is None or not home.is_hub else str(home.job_folder(started_from) / RUN),
+            **own.model_dump(include=PartySection.model_fields.keys() - OF_JOBS),
+            start=str(home.job_folder(started_from) / RUN) if started_from and is_former and home.is_hub else None,
+            # A silo that has joined since has no former block.
+            cold=home.is_hub and started_from is not None and not is_former,
             out=str(self.folder / RUN),
             ids=str(self.folder / IDS) if is_aligned else own.ids,
             samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,
