@@ -34,15 +34,18 @@ class StandingFederation:
     silos.
     """
 
-    def __init__(self, folder: Path, silos=None, later=(), **train) -> None:
+    def __init__(self, folder: Path, silos=None, later=(), *, columns=COLUMNS, hosts=None, **train) -> None:
         self.folder, self.founders = folder, silos or SILOS
         self.silos = {silo: [*clients] for silo, clients in self.founders.items()}
         for silo, clients in later:
             self.silos.setdefault(silo, []).extend(clients)
-        ports = free_ports(len(self.silos))
-        self.hubs = {hub_of(silo): f"127.0.0.1:{port}" for silo, port in zip(self.silos, ports, strict=True)}
+        self.columns = columns
+        hosts = hosts or dict.fromkeys(self.silos, "127.0.0.1")
+        ports = dict(zip(self.silos, free_ports(len(self.silos)), strict=True))
+        self.hubs = {hub_of(silo): f"{hosts[silo]}:{port}" for silo, port in ports.items()}
         self.clients = [client_of(silo, client) for silo, clients in self.silos.items() for client in clients]
-        self.parties = [*self.hubs, *self.clients]
+        self.parties = parties_in(self.founders)
+        self._everyone = [*self.hubs, *self.clients]
         self.keys = {
             "data": {"source": "files"},
             "model": {"block": "linear"},
@@ -53,22 +56,22 @@ class StandingFederation:
         folder.mkdir(exist_ok=True)
         self.shared = folder / "federation.toml"
         self.shared.write_text(toml_text(self.keys))
-        throwaway(folder / "issuer", {hub: ["127.0.0.1"] for hub in self.hubs}, self.clients)
+        throwaway(folder / "issuer", {hub_of(silo): [host] for silo, host in hosts.items()}, self.clients)
         self._write_tables()
-        for party in self.parties:
+        for party in self._everyone:
             self._write_party(party)
         self.reset()
 
     def sections(self, silos) -> list:
         return [
-            {"name": silo, "hub": self.hubs[hub_of(silo)], "clients": clients, "features": COLUMNS[silo]}
+            {"name": silo, "hub": self.hubs[hub_of(silo)], "clients": clients, "features": self.columns[silo]}
             | {"label": "bought"}
             for silo, clients in silos.items()
         ]
 
     def enlarged(self, silos, name="enlarged.toml", **sections) -> Path:
         """A shared file with these silos and clients; parties that are new find it next to their own file."""
-        path = self.folder / name
+        path, self.parties = self.folder / name, parties_in(silos)
         path.write_text(toml_text(self.keys | {"silos": self.sections(silos)} | sections))
         for party in parties_in(silos):
             if party not in parties_in(self.founders):
@@ -84,7 +87,7 @@ class StandingFederation:
 
     def reset(self) -> None:
         """No policies, and nothing was ever said."""
-        for party in self.parties:
+        for party in self._everyone:
             _, silo, *client = party.split(".")
             own = {"silo": silo} | ({"client": client[0], "data": "data.csv", "new": "new.csv"} if client else {})
             self.own(party).write_text(toml_text(own))
@@ -92,7 +95,7 @@ class StandingFederation:
 
     def write_policy(self, party, **keys) -> None:
         silo = party.split(".")[1]
-        allowed = {"proposers": [*self.silos], "purposes": ["test"], "columns": ["id", *COLUMNS[silo], "bought"]}
+        allowed = {"proposers": [*self.silos], "purposes": ["test"], "columns": ["id", *self.columns[silo], "bought"]}
         weak = {"protect": "none", "protect_blocks": False, "rows": 10}
         (self.folder / party / "policy.toml").write_text(toml_text(allowed | weak | keys))
         self.write_own(party, policy="policy.toml")
@@ -110,14 +113,16 @@ class StandingFederation:
 
     def _write_tables(self) -> None:
         rng = np.random.default_rng(3)
-        columns = {name: rng.normal(5, 3, ROWS) for names in COLUMNS.values() for name in names}
-        labels = columns["age"] - columns["debt"] + rng.normal(0, 1, ROWS) > 0
+        columns = {name: rng.normal(5, 3, ROWS) for names in self.columns.values() for name in names}
+        first, second = ([*columns][place] for place in (0, 2))
+        labels = columns[first] - columns[second] + rng.normal(0, 1, ROWS) > 0
+        every = max(10, 2 * len(self.silos))
         for number, (silo, clients) in enumerate(self.silos.items()):
-            present = [row for row in range(ROWS) if row % 10 != number]
+            present = [row for row in range(ROWS) if row % every != number]
             for index, client in enumerate(clients):
                 home = self.folder / client_of(silo, client)
                 home.mkdir()
-                kept, names = present[index :: len(clients)], COLUMNS[silo]
+                kept, names = present[index :: len(clients)], self.columns[silo]
                 with (home / "data.csv").open("w", newline="") as file:
                     writer = csv.writer(file)
                     writer.writerow(["id", *names, "bought"])

@@ -218,7 +218,7 @@ class Jobs:
         try:
             return state.job
         except (ConfigError, ModuleNotFoundError):
-            # It is refused, and waits for nobody.
+            # It is refused, and waits for no party.
             return self.standing
 
     def newcomers(self, offer: Offer) -> list[str]:

@@ -9,9 +9,10 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ import msgspec
 from tdcd.config import ConfigError
 from tdcd.core.words import one_line
 from tdcd.records.files import parse_json, read_plain
-from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
 from tdcd.runtime.process.driver import TICK_S
 from tdcd.runtime.process.endpoint import Endpoint, is_worth_logging
 from tdcd.runtime.process.log import event, logger
@@ -239,7 +240,7 @@ class Desk:
             return None
         wanted = {**entries_of(jobs, state), party: home.log.counts[party]}
         ready = [self._is_ready(partner, wanted, (partner, call) in state.started) for partner in partners]
-        return call if all(ready) else None
+        return call if all(ready) and not self._is_upgraded_too_early(state, partners) else None
 
     def _begin(self, jobs: Jobs, state: JobState, call: Called, now: float) -> None:
         """Begin a step, the first one only if every organisation has approved the job; else say why not."""
@@ -271,6 +272,15 @@ class Desk:
         if counts is None:
             return has_started and partner not in self.endpoint.present
         return have_all(counts, wanted) and have_all(self.home.log.counts, counts)
+
+    def _is_upgraded_too_early(self, state: JobState, partners: Sequence[str]) -> bool:
+        """Whether partners speak another protocol, and so cannot end with this party what they have begun."""
+        for partner in partners:
+            why = self.endpoint.unfit.get(partner, "")
+            if why.startswith((f"{partner} speaks protocol ", f"{partner} does not say which protocol ")):
+                self._wait(state, f"{why}; a job that runs ends first, with the version that it began with")
+                return True
+        return False
 
     def _end(self, call: Called, ending: Ending) -> None:
         event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=ending)
@@ -426,7 +436,7 @@ class Service:
 
     def _stand_by(self, should_stop: Callable[[], bool]) -> Called | None:
         with closing(self._open()) as transport:
-            event("standing by", party=self.home.party)
+            event("standing by", party=self.home.party, version=sys.modules["tdcd"].__version__, protocol=PROTOCOL)
             desk, shown_at, partners = Desk(self.home, transport), 0.0, self.home.partners
             # Members that join have links at once: they are opened anew.
             while not should_stop() and self.home.partners == partners:

@@ -215,7 +215,7 @@ def load_preparation(folder: Path, silo: str) -> Preparation:
 def load_former_block(run: Path, silo: str) -> FormerBlock | None:
     """A silo's block in the folder of a former run: of a simulation, of its hub, or of ``tdcd up``.
 
-    None if the run had other silos, and not this one, whose block then begins as it is drawn.
+    None if the run had other silos and not this one: its block then begins as it is drawn.
     """
     folders = [RunFolder(path) for path in (run, run / "silos" / silo)]
     folder = next((folder for folder in folders if folder.model.file(silo).is_file()), None)
@@ -230,7 +230,7 @@ def load_former_block(run: Path, silo: str) -> FormerBlock | None:
 
 
 def _silos_of(run: RunFolder) -> list[str]:
-    """The names in a run's settings, and in what is said of its data."""
+    """The names in a run's settings and in its facts."""
     silos = [*run.config().get("silos", ()), *run.facts().get("silos", ())]
     return [str(silo.get("name")) for silo in silos if isinstance(silo, dict)]
 
