@@ -479,7 +479,7 @@ def test_a_training_starts_from_a_former_job_that_has_finished(office, tmp_path)
     office.settle()
     known = office.jobs(SHOP)
     lines = dict(describe(known.named(state.name)))
-    assert lines["starts from"] == f"the model of job {former.name}"
+    assert lines["starts from"] == f"the model of job {former.name}; silos that were not in it begin anew"
     part = JobPart(home, home.jobs().named(state.name), state.job, home.jobs().started_from(state.offer))
     assert part._own.start == str(home.job_folder(former) / "run")
     client = office.homes["client.shop.main"]

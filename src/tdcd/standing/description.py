@@ -77,7 +77,7 @@ def _training(state: JobState) -> Lines:
         *samples,
         ("leaves a client", _leaves_client(config)),
         ("leaves a hub", _leaves_hub(config) + "; blinded ids, to find those that all have" * ("align" in steps)),
-        *([] if config.train.start is None else [("starts from", f"the model of job {config.train.start}")]),
+        *([] if config.train.start is None else [("starts from", f"the model of job {config.train.start}; silos that were not in it begin anew")]),
         ("rounds", f"{config.train.rounds:,}"),
         (
             "who gets the model",
