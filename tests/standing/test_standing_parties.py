@@ -47,7 +47,7 @@ def by_hand(federation, run, shared=None, of_hubs=None):
             if step == "align":
                 words = ["align", *words, "--out", ids]
             else:
-                own = [*(of_hubs or {}).get(party, []), "--out", hubs[party]]
+                own = [*(of_hubs or {}).get(party, []), "--out", folder / party]
                 words = ["client", *words, "--ids", ids] if client else ["hub", *words, *own]
             started.append(run(f"{step}.{party}", *words))
         wait_until(lambda: all(process.poll() is not None for process in started))  # noqa: B023
