@@ -11,7 +11,7 @@ from tdcd.records.history import read_history
 
 COMPANIES = {"bank": ["north"], "shop": ["main"]}
 LARGER = {"bank": ["north", "south"], "shop": ["main"], "bureau": ["east"]}
-BUREAU, NEW = "hub.bureau", ["client.bank.south", "hub.bureau", "client.bureau.east"]
+BUREAU, NEW = "hub.bureau", ["hub.bureau", "client.bank.south", "client.bureau.east"]
 
 
 def test_a_client_and_a_company_join_and_the_next_training_starts_from_the_last_one(tmp_path):

@@ -77,7 +77,7 @@ def _training(state: JobState) -> Lines:
         *samples,
         ("leaves a client", _leaves_client(config)),
         ("leaves a hub", _leaves_hub(config) + "; blinded ids, to find those that all have" * ("align" in steps)),
-        *([] if config.train.start is None else [("starts from", f"the model of job {config.train.start}; silos that were not in it begin anew")]),
+        *([] if config.train.start is None else [("starts from", _start(config.train.start))]),
         ("rounds", f"{config.train.rounds:,}"),
         (
             "who gets the model",
@@ -86,6 +86,10 @@ def _training(state: JobState) -> Lines:
             else f"every hub its own silo's block, of {counted(len(config.silos), 'silo')}",
         ),
     ]
+
+
+def _start(former: str) -> str:
+    return f"the model of job {former}; silos that were not in it begin anew"
 
 
 def _audit(state: JobState) -> Lines:

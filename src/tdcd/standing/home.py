@@ -77,7 +77,7 @@ class Home:
         self.founding = read_standing(Path(self.own.federation))
         self.party = hub_of(self.own.silo) if self.own.client is None else client_of(self.own.silo, self.own.client)
         joins = None if self.own.joins is None else read_standing(Path(self.own.joins))
-        self.meets = self.founding if joins is None else joins
+        self._members = self.meets = self.founding if joins is None else joins
         """The parties that have links; what it says of others does not count."""
         if self.party not in parties_of(self.meets):
             file, why = self.own.federation, "; if it joins, name the shared file that it is in: joins"
@@ -139,9 +139,11 @@ class Home:
         """All jobs, as the log says now."""
         self.log.refresh()
         jobs = Jobs.of(self.founding, self.log)
-        if self.party in parties_of(meets := jobs.meeting(time.time())):
+        members = jobs.meeting(time.time())
+        if members is not self._members and self.party in parties_of(members):
+            self._members = members
             # How it runs is its own business.
-            self.meets = Job(meets.config.model_copy(update={"runtime": self.founding.config.runtime}))
+            self.meets = Job(members.config.model_copy(update={"runtime": self.founding.config.runtime}))
         return jobs
 
     def say(self, statement: Statement) -> None:
