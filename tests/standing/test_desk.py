@@ -493,6 +493,22 @@ def test_a_training_starts_from_a_former_job_that_has_finished(office, tmp_path)
         asked(former.name)
 
 
+def test_an_alignment_takes_what_a_former_job_has_found(office, tmp_path):
+    former = approved_by_all(office)
+    with pytest.raises(ConfigError, match="has not finished"):
+        office.propose(known=former)
+    run_through(office, former)
+    state = office.propose(known=former)
+    lines = dict(describe(state))
+    assert lines["known ids"] == f"those of job {former.name}, not compared again"
+    with pytest.raises(ConfigError, match="no other is that aligns nothing"):
+        office.propose(steps=("train",), known=former)
+    file, keys = tmp_path / "all.toml", office.files.keys
+    file.write_text(toml_text(keys | {"data": keys["data"] | {"samples": "all"}}))
+    with pytest.raises(ConfigError, match=r"say nothing here: its silos, data\.ids or data\.samples are others"):
+        office.propose(path=file, known=former)
+
+
 def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
     office.files.write_policy(SHOP, kinds=["predict"], predictions=["bank"])
     office.open_again(SHOP)

@@ -14,6 +14,13 @@ LARGER = {"bank": ["north", "south"], "shop": ["main"], "bureau": ["east"]}
 BUREAU, NEW = "hub.bureau", ["hub.bureau", "client.bank.south", "client.bureau.east"]
 
 
+def common_ids(federation, state):
+    """What the hubs have found, the same at all."""
+    found = {(federation.home(hub).job_folder(state) / "ids.txt").read_text() for hub in federation.hubs}
+    assert len(found) == 1
+    return {*found.pop().split()}
+
+
 def test_a_client_and_a_company_join_and_the_next_training_starts_from_the_last_one(tmp_path):
     federation = StandingFederation(tmp_path / "it", COMPANIES, [("bank", ["south"]), ("bureau", ["east"])])
     for hub in (BANK, SHOP):
@@ -21,7 +28,7 @@ def test_a_client_and_a_company_join_and_the_next_training_starts_from_the_last_
     with standing(federation) as (services, start):
         first = job_by_command(federation, services, federation.shared)
         train = federation.keys["train"] | {"start": first.name}
-        larger = federation.enlarged(LARGER, train=train)
+        larger, later = federation.enlarged(LARGER, train=train), federation.enlarged(LARGER, "later.toml")
         federation.write_policy(BUREAU)
         services |= {party: start(party) for party in NEW}
         words = ["propose", larger, "--join", "--purpose", "test", "--party", federation.own(SHOP)]
@@ -35,11 +42,16 @@ def test_a_client_and_a_company_join_and_the_next_training_starts_from_the_last_
             *services.values(),
         )
         second = job_by_command(federation, services, larger)
+        # New rows at all clients: what was common is not compared again.
+        ids = common_ids(federation, second)
+        federation.add_rows(20)
+        third = job_by_command(federation, services, later, "--known", second.name)
+        assert common_ids(federation, third) == federation.common_ids() > ids
         # The others restarted nothing.
         assert all(process.poll() is None for process in services.values())
     started = {hub_of(silo): ["--start", federation.home(hub_of(silo)).job_folder(first) / "run"] for silo in COMPANIES}
     with processes(tmp_path) as run:
-        reference = by_hand(federation, run, larger, started | {BUREAU: ["--cold"]})
+        reference = by_hand(federation, run, larger, started | {BUREAU: ["--cold"]}, "former.csv")
     for hub, folder in reference.items():
         assert_bit_identical(federation.home(hub).job_folder(second) / "run", folder)
     ended, begun = (

@@ -32,7 +32,7 @@ def job_of(federation, party, name):
     return federation.home(party).jobs().states.get(name)
 
 
-def by_hand(federation, run, shared=None, of_hubs=None):
+def by_hand(federation, run, shared=None, of_hubs=None, data="data.csv"):
     """The same job as persons type it, with options of hubs; ``run`` starts a command. The hubs' run folders."""
     folder = federation.folder / "by-hand"
     folder.mkdir()
@@ -43,7 +43,7 @@ def by_hand(federation, run, shared=None, of_hubs=None):
             _, silo, *client = party.split(".")
             home, ids = federation.folder / party, folder / f"{party}.txt"
             words = [shared or federation.shared, "--silo", silo, "--certs", home / "certs"]
-            words += ["--client", client[0], "--data", home / "data.csv"] if client else []
+            words += ["--client", client[0], "--data", home / data] if client else []
             if step == "align":
                 words = ["align", *words, "--out", ids]
             else:

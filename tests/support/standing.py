@@ -111,28 +111,48 @@ class StandingFederation:
             shutil.copy(issuer / name, home / "certs" / name)
         shutil.copy(self.shared, home / "federation.toml")
 
+    def common_ids(self) -> set:
+        """Of all rows that there are now, those that no silo lacks that takes part."""
+        silos = {party.split(".")[1] for party in self.parties}
+        return {f"k{row}" for row in range(self._rows) if all(self._has(silo, row) for silo in silos)}
+
+    def add_rows(self, count, former="former.csv") -> None:
+        """New rows of all clients; what they had before is in another file, too."""
+        for client in self.clients:
+            shutil.copy(self.folder / client / "data.csv", self.folder / client / former)
+        self._rows += count
+        self._write_rows(range(self._rows - count, self._rows), "a")
+
+    def _has(self, silo, row) -> bool:
+        return row % max(10, 2 * len(self.silos)) != [*self.silos].index(silo)
+
     def _write_tables(self) -> None:
-        rng = np.random.default_rng(3)
-        columns = {name: rng.normal(5, 3, ROWS) for names in self.columns.values() for name in names}
+        self._rows, self._rng = ROWS, np.random.default_rng(3)
+        for client in self.clients:
+            (self.folder / client).mkdir()
+        self._write_rows(range(ROWS), "w")
+
+    def _write_rows(self, rows, mode) -> None:
+        rng = self._rng
+        columns = {name: rng.normal(5, 3, len(rows)) for names in self.columns.values() for name in names}
         first, second = ([*columns][place] for place in (0, 2))
-        labels = columns[first] - columns[second] + rng.normal(0, 1, ROWS) > 0
-        every = max(10, 2 * len(self.silos))
-        for number, (silo, clients) in enumerate(self.silos.items()):
-            present = [row for row in range(ROWS) if row % every != number]
+        labels = columns[first] - columns[second] + rng.normal(0, 1, len(rows)) > 0
+        for silo, clients in self.silos.items():
+            present = [row for row in rows if self._has(silo, row)]
             for index, client in enumerate(clients):
-                home = self.folder / client_of(silo, client)
-                home.mkdir()
-                kept, names = present[index :: len(clients)], self.columns[silo]
-                with (home / "data.csv").open("w", newline="") as file:
+                home, names = self.folder / client_of(silo, client), self.columns[silo]
+                kept = [(row, row - rows[0]) for row in present[index :: len(clients)]]
+                with (home / "data.csv").open(mode, newline="") as file:
                     writer = csv.writer(file)
-                    writer.writerow(["id", *names, "bought"])
-                    for row in kept:
-                        cells = [f"{columns[name][row]:.4f}" for name in names]
-                        writer.writerow([f"k{row}", *cells, "yes" if labels[row] else "no"])
-                with (home / "new.csv").open("w", newline="") as file:
+                    writer.writerows([["id", *names, "bought"]] * (mode == "w"))
+                    for row, place in kept:
+                        cells = [f"{columns[name][place]:.4f}" for name in names]
+                        writer.writerow([f"k{row}", *cells, "yes" if labels[place] else "no"])
+                with (home / "new.csv").open(mode, newline="") as file:
                     writer = csv.writer(file)
-                    writer.writerow(["id", *names])
-                    writer.writerows([f"n{row}", *(f"{2 * columns[name][row]:.4f}" for name in names)] for row in kept)
+                    writer.writerows([["id", *names]] * (mode == "w"))
+                    for row, place in kept:
+                        writer.writerow([f"n{row}", *(f"{2 * columns[name][place]:.4f}" for name in names)])
 
 
 def parties_in(silos) -> list[str]:

@@ -78,6 +78,12 @@ def propose(
     contact: Annotated[str, typer.Option(help="Whom the other organisations can ask.")] = "",
     days: Annotated[float, typer.Option(help="For how long it may wait for approvals.", min=0.01, max=365)] = DAYS,
     align: Annotated[bool, typer.Option(help="Find the common ids first.")] = True,
+    known: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare ids that are new since this job only; those that it found are taken.", metavar="JOB"
+        ),
+    ] = None,
     own: OwnFile = OWN_FILE,
 ) -> None:
     """Propose a job to all organisations, at any hub's machine; yours approves it by that.
@@ -100,11 +106,14 @@ def propose(
             raise ValueError("--audit goes with FEDERATION.toml, and aligns nothing")
         if join and (federation is None or not align or audit):
             raise ValueError("--join goes with FEDERATION.toml alone")
+        if known is not None and (federation is None or not align or audit or join):
+            raise ValueError("--known goes with FEDERATION.toml, and with an alignment")
         home = Home(own)
         if federation is not None:
             steps: tuple[Step, ...] = ("align", "train") if align else ("train",)
             steps = ("join",) if join else ("audit",) if audit else steps
-            state = home.propose(federation, steps, purpose, contact, days)
+            former = None if known is None else home.jobs().named(known)
+            state = home.propose(federation, steps, purpose, contact, days, former)
         elif predict is not None:
             former = home.jobs().named(predict)
             state = home.propose_about(former, "predict", purpose, contact, days, to or [home.own.silo])

@@ -32,7 +32,12 @@ def _described(state: JobState, newcomers: Sequence[str]) -> Lines:
         ("purpose", offer.purpose or "not given"),
         ("must begin by", when(offer.expires)),
         ("steps", ", ".join(offer.steps)),
-        *([("about", f"job {offer.of}")] if offer.of is not None and offer.kind != "join" else []),
+        *([("about", f"job {offer.of}")] if offer.of is not None and offer.kind in ("predict", "delete") else []),
+        *(
+            [("known ids", f"those of job {offer.of}, not compared again")]
+            if offer.of and offer.kind == "train"
+            else []
+        ),
     ]
     if offer.kind == "join":
         return [*lines, *_joining(state, newcomers)]

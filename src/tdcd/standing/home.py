@@ -152,9 +152,22 @@ class Home:
             raise ValueError(f"{self.party} is new here: the organisations that are there have not all let it join yet")
         self.log.append(self.party, self.signer, statement)
 
-    def propose(self, path: Path, steps: tuple[Step, ...], purpose: str, contact: str, days: float) -> JobState:
-        """Offer to all to train, to audit or to let members join; the proposer's organisation has approved it then."""
-        return self._offer(read_plain(path, 1 << 16).decode(), str(path), steps, purpose, contact, days)
+    def propose(
+        self,
+        path: Path,
+        steps: tuple[Step, ...],
+        purpose: str,
+        contact: str,
+        days: float,
+        known: JobState | None = None,
+    ) -> JobState:
+        """Offer to all to train, to audit or to let members join; the proposer's organisation has approved it then.
+
+        Args:
+            known: a former job, whose common ids are not compared again.
+        """
+        about = {} if known is None else {"of": known.name}
+        return self._offer(read_plain(path, 1 << 16).decode(), str(path), steps, purpose, contact, days, **about)
 
     def propose_about(
         self, former: JobState, step: Step, purpose: str, contact: str, days: float, to: Sequence[str] = ()

@@ -135,6 +135,19 @@ def _receiver_problems(offer: Offer, job: Job) -> list[str]:
     return [f"{hub} cannot get predictions: labels are at {', '.join(able)}" for hub in unable]
 
 
+def _unlike(former: "JobState", job: Job) -> list[str]:
+    """Why ids that were common in a former job are not those that a job would find."""
+    config, theirs = job.config, former.job.config
+    is_like = (config.silo_names, config.data.ids, config.data.samples) == (
+        theirs.silo_names,
+        theirs.data.ids,
+        theirs.data.samples,
+    )
+    if is_like and "align" in former.offer.steps:
+        return []
+    return [f"the ids of job {former.name[:12]} say nothing here: its silos, data.ids or data.samples are others"]
+
+
 @dataclass
 class JobState:
     """What parties have stated about a job."""
@@ -279,9 +292,12 @@ class Jobs:
         if not self._is_of_members(job) and self._awaited_for(job) is None:
             return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
         problems, former = misfits(offer, job), self.former(offer)
-        if (offer.of is None) != (offer.kind in ("train", "audit")):
-            problems.append("a job that predicts or deletes is about a former one, and no other is")
-        if former is not None and offer.shared_file != former.offer.shared_file:
+        is_about = offer.kind in ("predict", "delete")
+        if is_about != (offer.of is not None) and (is_about or "align" not in offer.steps):
+            problems.append("a job that predicts or deletes is about a former one, and no other is that aligns nothing")
+        if former is not None and "align" in offer.steps:
+            problems += _unlike(former, job)
+        elif former is not None and offer.shared_file != former.offer.shared_file:
             problems.append(f"its shared file is not that of job {former.name[:12]}")
         if (start := job.config.train.start) is not None and not JOB_NAME.fullmatch(start):
             problems.append(f"train.start = {start!r}: in a job it is the whole name of a former job")
@@ -301,23 +317,27 @@ class Jobs:
         return self.unfit(offer) or self.not_yet(offer)
 
     def not_yet(self, offer: Offer) -> list[str]:
-        """Why a job has to wait for the one that it is about; what others have signed about that one may still come."""
+        """Why a job has to wait for those that it is about; what others have signed about them may still come."""
+        if offer.kind == "join":
+            return []
         job = job_of(offer)
-        if offer.kind != "join" and not self._is_of_members(job):
+        if not self._is_of_members(job):
             awaited = self._awaited_for(job)
             return [] if awaited is None else [f"job {awaited.name[:12]}, by which its members join, has not finished"]
         start = job.config.train.start if offer.kind == "train" else None
-        name, former = (offer.of, self.former(offer)) if start is None else (start, self.started_from(offer))
-        if name is None or offer.kind == "join":
-            return []
+        names = dict.fromkeys(name for name in (start, offer.of) if name is not None)
+        return [problem for name in names for problem in self._not_yet_about(name, offer)]
+
+    def _not_yet_about(self, name: str, offer: Offer) -> list[str]:
+        former = self.states.get(name)
         if former is None or former.offer.kind != "train":
             return [f"there is no training {name[:12]}"]
         if offer.kind == "delete":
             return [] if former.is_over else [f"job {former.name[:12]} is not over"]
+        if former.closed != "finished":
+            return [f"job {former.name[:12]} has not finished"]
         deletion = self.deletion_of(former)
-        if former.closed == "finished" and deletion is not None:
-            return [f"job {former.name[:12]} was deleted by job {deletion.name[:12]}"]
-        return [f"job {former.name[:12]} has not finished"] * (former.closed != "finished")
+        return [] if deletion is None else [f"job {former.name[:12]} was deleted by job {deletion.name[:12]}"]
 
     def deletion_of(self, former: JobState) -> JobState | None:
         """The job that deletes the folder of another one, once it was called."""

@@ -54,8 +54,8 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When it must have begun."""
     nonce: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     of: Sha256 | None = None
-    """The former job whose model predicts, or whose folder is deleted; of a job by which members join, the one by which
-    members joined before."""
+    """The former job whose model predicts, or whose folder is deleted; for an alignment the one whose common ids
+    are not compared again; for a job by which members join the one by which members joined before."""
     to: Annotated[tuple[PartyName, ...], Meta(max_length=1000)] = ()
     """The hubs that get predictions."""
 

@@ -115,7 +115,7 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
     waiting = StepWaiting(making_way, home.partners_in(job), part.folder)
     if step == "align":
-        return part.align(waiting)
+        return part.align(waiting, jobs.former(state.offer))
     return part.audit(waiting) if step == "audit" else part.predict(jobs, waiting)
 
 
@@ -138,11 +138,12 @@ class JobPart:
             samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,
         )
 
-    def align(self, waiting: StepWaiting) -> RunOutcome:
-        """Find the ids to train on."""
-        home, own = self._home, self._own
+    def align(self, waiting: StepWaiting, former: JobState | None = None) -> RunOutcome:
+        """Find the ids to train on; those that a former job has found are not compared again."""
+        home, own, file = self._home, self._own, SAMPLES if self._job.may_lack_samples else IDS
         if home.own.client is None:
-            aligned = align_as_hub(self._job, home.own.silo, [], own, waiting)
+            known = None if former is None else home.job_folder(former) / file
+            aligned = align_as_hub(self._job, home.own.silo, [], own, waiting, known=known)
         else:
             tables = [Path(own.data or "")]
             aligned = align_as_client(self._job, home.own.silo, home.own.client, tables, own, waiting)
