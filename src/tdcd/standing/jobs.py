@@ -491,7 +491,9 @@ class Jobs:
             if party.startswith("hub.") and statement.expires >= signed.entry.time:
                 state.approvals[party] = signed
         elif isinstance(statement, Refused):
-            state.refusals.setdefault(party, statement.because)
+            # Members that have no part in it have no say in it either.
+            if party in parties_of(self.members_of(state)):
+                state.refusals.setdefault(party, statement.because)
         elif isinstance(statement, Called | Closed):
             if party == self.leader:
                 self._lead(state, statement)
