@@ -122,6 +122,17 @@ def test_of_two_files_the_one_that_was_approved_first_counts(office, files):
     assert words in office.jobs(BANK).states[other].refusals[BANK]
 
 
+def test_a_job_of_members_whose_approvals_are_still_to_come_waits(office, files):
+    path = files.enlarged(WITH_CLIENT)
+    join(office, path, BANK, SOUTH)
+    state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
+    log = open_log_of(office.homes[BANK].folder)
+    del log.chains[SHOP][:]
+    lacking = Jobs.of(files.home(BANK).founding, log)
+    assert (lacking.joined, lacking.unfit(state.offer)) == (None, [])
+    assert "by which its members join, has not finished" in lacking.not_yet(state.offer)[0]
+
+
 def test_members_that_are_there_stay_as_they_are(office, files):
     keys, sections = files.keys, files.sections(WITH_BOTH)
     moved = [sections[0] | {"hub": "127.0.0.1:9"}, *sections[1:]]

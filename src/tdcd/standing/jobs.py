@@ -242,7 +242,7 @@ class Jobs:
     def meeting(self, now: float) -> Job:
         """The parties that have links: those of now, and those whom all organisations that are there let join."""
         for state in self.states.values():
-            if self._is_let_in(state) and not state.is_over and now <= state.offer.expires + SKEW_S:
+            if self._is_let_in(state) and self._may_join(state) and now <= state.offer.expires + SKEW_S:
                 return state.job
         return self.standing
 
@@ -286,9 +286,9 @@ class Jobs:
         except (ConfigError, ModuleNotFoundError) as error:
             return error.problems if isinstance(error, ConfigError) else [str(error)]
         if offer.kind == "join":
-            if offer.of != self.joined:
-                return ["the members have changed since it was proposed, or are not known here yet"]
-            return join_problems(self.standing, job)
+            if offer.of == self.joined:
+                return join_problems(self.standing, job)
+            return ["the members have changed since it was proposed"] * (self._awaited_before(offer) is None)
         if not self._is_of_members(job) and self._awaited_for(job) is None:
             return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
         problems, former = misfits(offer, job), self.former(offer)
@@ -318,12 +318,12 @@ class Jobs:
 
     def not_yet(self, offer: Offer) -> list[str]:
         """Why a job has to wait for those that it is about; what others have signed about them may still come."""
+        job = job_of(offer)
+        awaited = self._awaited_before(offer) if offer.kind == "join" else self._awaited_for(job)
+        if awaited is not None:
+            return [f"job {awaited.name[:12]}, by which its members join, has not finished"]
         if offer.kind == "join":
             return []
-        job = job_of(offer)
-        if not self._is_of_members(job):
-            awaited = self._awaited_for(job)
-            return [] if awaited is None else [f"job {awaited.name[:12]}, by which its members join, has not finished"]
         start = job.config.train.start if offer.kind == "train" else None
         names = dict.fromkeys(name for name in (start, offer.of) if name is not None)
         return [problem for name in names for problem in self._not_yet_about(name, offer)]
@@ -447,7 +447,17 @@ class Jobs:
         """Whether all organisations that are there have approved that members join."""
         if state.offer.kind != "join" or not {*self.standing.hubs} <= {*state.approvals}:
             return False
-        return not self.unfit(state.offer)
+        return state.offer.of == self.joined and not self.unfit(state.offer)
+
+    def _may_join(self, state: JobState) -> bool:
+        """Whether members may still join by a job; of one that has finished, approvals may not be here yet."""
+        is_open = state.closed == "finished" or not state.is_over
+        return state.offer.kind == "join" and state.name not in self.members and is_open
+
+    def _awaited_before(self, offer: Offer) -> JobState | None:
+        """The job by which members are to join before those of this one do."""
+        before = self.states.get(offer.of or "")
+        return before if before is not None and self._may_join(before) else None
 
     def _is_of_members(self, job: Job) -> bool:
         """Whether it names the members of now, or of before others joined."""
@@ -456,12 +466,14 @@ class Jobs:
 
     def _awaited_for(self, job: Job) -> JobState | None:
         """The job by which members join that it names, if they are still to join."""
-        theirs = membership(job.config, "")
-        for state in self.states.values():
-            is_open = state.offer.kind == "join" and not state.is_over and not self.unfit(state.offer)
-            if is_open and membership(state.job.config, "") == theirs:
-                return state
-        return None
+        if self._is_of_members(job):
+            return None
+        theirs, open_joins = membership(job.config, ""), filter(self._may_join, self.states.values())
+        return next((state for state in open_joins if self._names(state, theirs)), None)
+
+    def _names(self, state: JobState, members: str) -> bool:
+        """Whether a job names these members."""
+        return membership(self.members_of(state).config, "") == members
 
     def _propose(self, signed: SignedEntry) -> None:
         statement = signed.entry.statement
