@@ -25,7 +25,7 @@ from tdcd.standing.home import open_log_of
 from tdcd.standing.jobs import Jobs
 
 GOODBYES = {
-    "hub": ["send.stop.before", "send.stop.after", "send.gone.before", "rename.hub.json", "rename.shutdown.tdcd"],
+    "hub": ["send.stop.before", "send.stop.after", "send.bye.before", "send.bye.after", "rename.shutdown.tdcd"],
     "client": ["send.bye.before", "send.bye.after"],
 }
 """Places at the end of a run, by role."""
