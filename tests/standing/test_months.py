@@ -29,7 +29,7 @@ def test_a_client_and_a_company_join_and_the_next_training_starts_from_the_last_
         first = job_by_command(federation, services, federation.shared)
         train = federation.keys["train"] | {"start": first.name}
         larger, later = federation.enlarged(LARGER, train=train), federation.enlarged(LARGER, "later.toml")
-        federation.write_policy(BUREAU)
+        federation.write_policy(BUREAU, jobs_per_day=4)
         services |= {party: start(party) for party in NEW}
         words = ["propose", larger, "--join", "--purpose", "test", "--party", federation.own(SHOP)]
         name = tdcd(*words, cwd=tmp_path).stdout.split()[-1]
