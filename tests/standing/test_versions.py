@@ -83,7 +83,7 @@ def ended(federation, name):
 
 
 def test_parties_are_upgraded_one_by_one_while_jobs_run_and_another_protocol_waits_for_their_end(tmp_path):
-    federation = StandingFederation(tmp_path / "it", COMPANIES, rounds=400)
+    federation = StandingFederation(tmp_path / "it", COMPANIES, rounds=200)
     for party in ("client.bank.north", "client.shop.main"):
         (federation.folder / party / "ids.txt").write_text("".join(f"k{n}\n" for n in range(ROWS) if n % 10 > 1))
         federation.write_own(party, ids="ids.txt")
