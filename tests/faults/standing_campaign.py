@@ -11,6 +11,8 @@ log has to be the same everywhere, and in order.
 import argparse
 import random
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -164,6 +166,8 @@ def main():
     options.add_argument("--every", type=float, default=20.0, help="seconds between blows, on average")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
+    # So that services end, too, when it is stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     rng, home, began = random.Random(given.seed), Path(tempfile.mkdtemp(prefix="tdcd-standing-")), time.monotonic()
     it = Campaign(home / "it", given.organisations, given.clients, rng)
     try:

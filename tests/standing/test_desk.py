@@ -34,7 +34,7 @@ from tdcd.standing.statements import (
     read_message,
     written,
 )
-from tdcd.standing.step import REFUSED, JobPart
+from tdcd.standing.step import REFUSED, JobPart, MakingWay
 
 COMPANIES = {"bank": ["north"], "shop": ["main"], "bureau": ["east", "west"]}
 BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
@@ -731,6 +731,17 @@ def test_a_step_gets_the_memory_and_the_cores_that_the_party_gives(office, tmp_p
     if status == REFUSED:
         refusals = {SHOP: "memory = 0.15: its part of the step 'train' takes more GB than that"}
         assert office.jobs(SHOP).states[state.name].refusals == refusals
+
+
+@pytest.mark.parametrize(
+    ("status", "awaited", "due"),
+    [(None, {}, True), ("finished", {"client.bank.north": 3.0}, True), ("finished", {"hub.shop": 3.0}, False)],
+)
+def test_a_hub_makes_way_and_when_its_run_is_over_it_stays_for_other_hubs_alone(tmp_path, status, awaited, due):
+    words = "is standing by since 2026-11-19 18:44 UTC; hub.bank is training, and has no link with that process"
+    unfit = {party: f"{party} {words}" for party in ("client.bank.north", "hub.shop")}
+    (tmp_path / "status.json").write_text(json.dumps({"status": status, "missing_s": awaited, "unfit": unfit}))
+    assert MakingWay(-1.0).is_due_by(tmp_path / "status.json") == due
 
 
 def test_limits_that_limit_nothing_are_refused(files):

@@ -11,9 +11,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tdcd.core.execution import Interrupted
 from tdcd.core.words import one_line
@@ -65,9 +66,22 @@ class MakingWay:
         if time.monotonic() - self._looked_at > LOOK_S:
             self._looked_at = time.monotonic()
             with suppress(OSError, ValueError, AttributeError):
-                facts = json.loads(status.read_text())
-                self.note("" if facts["status"] else " ".join(facts.get("unfit", {}).values()))
+                self.note(_of_waiting(json.loads(status.read_text())))
         return self.is_due()
+
+
+def _of_waiting(facts: Mapping[str, Any]) -> str:
+    """What is known of parties without a link that a party in a training waits for.
+
+    A hub whose run is over need not stay for clients that stand by: their services take how it ended from the log.
+    Another hub may still need what this one has sent.
+    """
+    unfit: Mapping[str, str] = facts.get("unfit", {})
+    if not facts["status"]:
+        return " ".join(unfit.values())
+    awaited = [unfit.get(party, "") for party in facts.get("missing_s", {})]
+    are_clients = all(party.startswith("client.") for party in facts.get("missing_s", {}))
+    return " ".join(awaited) if are_clients and all(DOING["stand"] in words for words in awaited) else ""
 
 
 class StepWaiting:
