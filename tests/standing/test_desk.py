@@ -1,6 +1,7 @@
 """What parties that stand by say to each other, without processes: they share a network inside this one."""
 
 import json
+import math
 import re
 import signal
 import time
@@ -20,6 +21,7 @@ from tdcd.standing.children import start_child
 from tdcd.standing.description import _protection, describe
 from tdcd.standing.facts import Facts
 from tdcd.standing.home import Home, open_log_of
+from tdcd.standing.service import MadeWay
 from tdcd.standing.statements import (
     Approved,
     Called,
@@ -735,13 +737,33 @@ def test_a_step_gets_the_memory_and_the_cores_that_the_party_gives(office, tmp_p
 
 @pytest.mark.parametrize(
     ("status", "awaited", "due"),
-    [(None, {}, True), ("finished", {"client.bank.north": 3.0}, True), ("finished", {"hub.shop": 3.0}, False)],
+    [(None, {}, True), ("finished", {"hub.shop": 3.0}, True), ("finished", {"hub.shop": 3.0, "hub.lab": 3.0}, False)],
 )
-def test_a_hub_makes_way_and_when_its_run_is_over_it_stays_for_other_hubs_alone(tmp_path, status, awaited, due):
+def test_a_hub_makes_way_and_when_its_run_is_over_if_all_stand_by_that_it_waits_for(tmp_path, status, awaited, due):
     words = "is standing by since 2026-11-19 18:44 UTC; hub.bank is training, and has no link with that process"
     unfit = {party: f"{party} {words}" for party in ("client.bank.north", "hub.shop")}
     (tmp_path / "status.json").write_text(json.dumps({"status": status, "missing_s": awaited, "unfit": unfit}))
     assert MakingWay(-1.0).is_due_by(tmp_path / "status.json") == due
+
+
+def test_a_part_that_is_done_is_over_when_all_have_ended_and_one_that_is_not_is_lost_when_one_has():
+    call = Called("0" * 64, "train", 1)
+    for ended, lost, finished in (([False, False], False, False), ([True, False], True, False), ([True], True, True)):
+        assert (MadeWay(call).is_over(ended), MadeWay(call, "finished").is_over(ended)) == (lost, finished)
+
+
+def test_a_hub_that_was_killed_when_all_had_ended_says_how_its_run_ended(office):
+    state = approved_by_all(office)
+    assert set(office.settle().values()) == {Called(state.name, "align", 1)}
+    ended = StepEnded(state.name, "align", 1, "finished")
+    for home in office.homes.values():
+        if home.party != SHOP:
+            home.say(ended)
+    office.settle()
+    desk = office.desks[SHOP]
+    desk.decided_at = -math.inf
+    assert desk.step(MadeWay(Called(state.name, "align", 1), "finished")) is None
+    assert statements(office.homes[SHOP].log, SHOP)[-1] == ended
 
 
 def test_limits_that_limit_nothing_are_refused(files):

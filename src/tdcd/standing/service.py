@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -48,7 +48,7 @@ from tdcd.standing.statements import (
     read_message,
     written,
 )
-from tdcd.standing.step import EXITS, MADE_WAY, RUN, too_little_memory
+from tdcd.standing.step import EXITS, LEFT, MADE_WAY, RUN, too_little_memory
 
 PATIENCE_S, LONGEST_PATIENCE_S = 10.0, 600.0
 """How long a step waits for a party that stands by, before it makes way; twice as long each time."""
@@ -68,6 +68,20 @@ DESCRIBE_S = 60.0
 MOST_OPEN, MOST_OVER = 50, 10
 """Jobs that the page shows."""
 _ENDINGS: Mapping[int, Ending] = {0: "finished", 3: "diverged", 2: "refused"}
+
+
+class MadeWay(NamedTuple):
+    """A call whose step a party has left, since others stood by."""
+
+    call: Called
+    ending: Ending = "lost"
+    """How its part has ended: what is not done is lost once others have ended theirs."""
+
+    def is_over(self, have_ended: Sequence[bool]) -> bool:
+        """Whether it need not try again, by which of its partners have ended; to others a part that is done may be of
+        use.
+        """
+        return any(have_ended) if self.ending == "lost" else all(have_ended)
 
 
 class Desk:
@@ -93,11 +107,11 @@ class Desk:
         self.decided_at = -math.inf
         """When it last thought about what to do, by the monotonic clock."""
 
-    def step(self, made_way: Called | None = None) -> Called | None:
+    def step(self, made_way: MadeWay | None = None) -> Called | None:
         """Act on the next event; the call that the party follows now, if there is one.
 
         Args:
-            made_way: the call that the party has tried to follow before, in vain.
+            made_way: a call that the party has tried to follow before, in vain.
         """
         news = self.endpoint.transport.receive(TICK_S)
         if isinstance(news, Received):
@@ -163,7 +177,7 @@ class Desk:
         if party in self.endpoint.present:
             self.endpoint.transport.send(party, written(message))
 
-    def _decide(self, made_way: Called | None) -> Called | None:
+    def _decide(self, made_way: MadeWay | None) -> Called | None:
         """Say what the party has to say, and find the call that it follows."""
         home, now = self.home, self._clock()
         is_new = home.log.counts != self._known
@@ -221,7 +235,7 @@ class Desk:
             event("refused by policy", job=state.name[:12], proposer=state.offer.proposer, why="; ".join(reasons))
             home.refuse(state, one_line("; ".join(reasons), 300))
 
-    def _follow(self, jobs: Jobs, state: JobState, now: float, made_way: Called | None) -> Called | None:
+    def _follow(self, jobs: Jobs, state: JobState, now: float, made_way: MadeWay | None) -> Called | None:
         home, call, party = self.home, state.calls[-1], self.home.party
         partners = home.partners_in(jobs.members_of(state))
         if (party, call) in state.endings:
@@ -230,13 +244,14 @@ class Desk:
             # A hub ends when its clients know how.
             self._end(call, state.endings[home.hub, call])
             return None
-        if made_way == call and any((partner, call) in state.endings for partner in partners):
-            self._end(call, "lost")
+        has_tried = made_way is not None and made_way.call == call
+        if made_way is not None and has_tried and made_way.is_over([(who, call) in state.endings for who in partners]):
+            self._end(call, made_way.ending)
             return None
         if (party, call) not in state.started:
             self._begin(jobs, state, call, now)
             return None
-        if made_way == call and time.monotonic() - self._opened_at < LISTEN_S:
+        if has_tried and time.monotonic() - self._opened_at < LISTEN_S:
             return None
         wanted = {**entries_of(jobs, state), party: home.log.counts[party]}
         ready = [self._is_ready(partner, wanted, (partner, call) in state.started) for partner in partners]
@@ -405,7 +420,7 @@ class Service:
     def __init__(self, home: Home) -> None:
         """Take the party's files."""
         self.home = home
-        self._made_way: Called | None = None
+        self._made_way: MadeWay | None = None
         self._patience = PATIENCE_S
         self._shown: Mapping[str, Any] = {}
         self._answers = AnsweringProcess(home)
@@ -489,7 +504,7 @@ class Service:
     def _work(self, call: Called, should_stop: Callable[[], bool]) -> None:
         """Run a step in a process of its own, and say how it ended."""
         home = self.home
-        if self._made_way != call:
+        if self._made_way is None or self._made_way.call != call:
             self._patience = PATIENCE_S
         state = home.jobs().named(call.job)
         words = [str(home.path.absolute()), call.job, call.step, str(self._patience)]
@@ -525,8 +540,9 @@ class Service:
             # Compiled code cannot say it any better.
             home.refuse(home.jobs().named(call.job), too_little_memory(call.step, home.own.memory))
             return
-        if status not in (MADE_WAY, EXITS["interrupted"]):
+        if status not in (MADE_WAY, *LEFT.values()):
             event("step crashed", logging.ERROR, job=call.job[:12], step=call.step, status=status)
             time.sleep(min(self._patience, PATIENCE_S))
-        self._made_way = call
+        done: dict[int, Ending] = {left: _ENDINGS[EXITS[ending]] for ending, left in LEFT.items()}
+        self._made_way = MadeWay(call, done.get(status, "lost"))
         self._patience = min(2 * self._patience, LONGEST_PATIENCE_S)

@@ -34,6 +34,8 @@ from tdcd.standing.jobs import Jobs, JobState
 
 MADE_WAY, REFUSED = 75, 2
 EXITS = {"finished": 0, "diverged": 3, "refused": REFUSED, "interrupted": MADE_WAY}
+LEFT = {"finished": 76, "diverged": 77}
+"""Exit statuses of a party whose run is over, and that has left since all stand by that may still need it."""
 IDS, SAMPLES, PREDICTIONS, PHI = "ids.txt", "samples.json", "predictions.csv", "phi.safetensors"
 OF_MEMORY = ("allocate memory", "out of memory", "Out of memory", "RESOURCE_EXHAUSTED", "can't start new thread")
 OF_JOBS = {"out", "ids", "samples", "start", "cold", "metrics"}
@@ -73,15 +75,13 @@ class MakingWay:
 def _of_waiting(facts: Mapping[str, Any]) -> str:
     """What is known of parties without a link that a party in a training waits for.
 
-    A hub whose run is over need not stay for clients that stand by: their services take how it ended from the log.
-    Another hub may still need what this one has sent.
+    One whose run is over leaves when all stand by that it still waits for: they have ended, or come again.
     """
     unfit: Mapping[str, str] = facts.get("unfit", {})
     if not facts["status"]:
         return " ".join(unfit.values())
     awaited = [unfit.get(party, "") for party in facts.get("missing_s", {})]
-    are_clients = all(party.startswith("client.") for party in facts.get("missing_s", {}))
-    return " ".join(awaited) if are_clients and all(DOING["stand"] in words for words in awaited) else ""
+    return " ".join(awaited) if all(DOING["stand"] in words for words in awaited) else ""
 
 
 class StepWaiting:
@@ -111,7 +111,7 @@ class StepWaiting:
         return self._making_way.is_due()
 
 
-def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOutcome:
+def run_step(home: Home, state: JobState, step: str, making_way: MakingWay) -> RunOutcome:
     """Take the party's part; a job that was not approved by all is refused here, too."""
     jobs, now = home.jobs(), time.time()
     state = jobs.named(state.name)
@@ -123,7 +123,7 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
         assert former is not None
         remove(home.job_folder(former))
         return RunOutcome("finished")
-    job, making_way = home.job_of(state), MakingWay(patience_s)
+    job = home.job_of(state)
     part = JobPart(home, state, job, jobs.started_from(state.offer))
     if step == "train":
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
@@ -260,8 +260,9 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
     open_log(home.party)
     limit_memory(home.own.memory)
     arm_as_asked()
+    making_way = MakingWay(float(patience_s))
     try:
-        outcome = run_step(home, home.jobs().named(name), step, float(patience_s))
+        outcome = run_step(home, home.jobs().named(name), step, making_way)
     except Exception as error:
         if home.own.memory is not None and is_of_memory(error):
             outcome = RunOutcome("refused", too_little_memory(step, home.own.memory))
@@ -271,7 +272,8 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
         else:
             raise
     event("step over", job=name[:12], step=step, outcome=outcome.status, why=one_line(outcome.reason))
-    return EXITS[outcome.status]
+    has_left = step == "train" and outcome.status in LEFT and making_way.is_due()
+    return (LEFT if has_left else EXITS)[outcome.status]
 
 
 if __name__ == "__main__":
