@@ -1,11 +1,11 @@
 """``python tests/faults/standing_campaign.py [--organisations 3] [--clients 3] [--proposals 50]``: SIGKILL of services.
 
 A federation that stands by, every party a process over mutual TLS. Each of some shared files first runs alone, and
-nothing happens to it. Then jobs with them are proposed at random hubs in random order, and approved by policies or by
-persons; some are outside the policies, and no person approves these. Meanwhile parties are killed at random, one or
-several at once, every party at least once; also when they send their last goodbyes, and when a run's last file is
-written. All other jobs have to finish, each with the history and blocks of the run alone, to the last bit, and the
-log has to be the same everywhere, and in order.
+nothing happens to it. Then jobs with them are proposed at random hubs in random order, and approved by policies; some
+are outside these, and no person approves them. Meanwhile parties are killed at random, one or several at once, every
+party at least once; also when they send their last goodbyes, and when a run's last file is written. All other jobs have
+to finish, each with the history and blocks of the run alone, to the last bit, and the log has to be the same
+everywhere, and in order. A job that is lost, as one of its steps was killed five times, is proposed again.
 """
 
 import argparse
@@ -175,7 +175,7 @@ def main():
             it.start(party)
         reference = it.alone()
         print(f"all files alone: {time.monotonic() - began:.0f} s", flush=True)
-        proposed, outside, most, next_blow = {}, [], 0, time.monotonic()
+        proposed, outside, most, lost, next_blow = {}, [], 0, 0, time.monotonic()
         order = [rng.choice([*it.files, it.files[0], it.outside]) for _ in range(given.proposals)]
         waiting = rng.sample(it.parties, len(it.parties))
         while order or waiting or any(it.jobs().states[name].closed is None for name in proposed):
@@ -183,6 +183,9 @@ def main():
                 name = it.propose(rng.choice(it.hubs), path)
                 outside += [name] * (path == it.outside)
                 proposed |= {name: path} if path != it.outside else {}
+            for name in [name for name in proposed if it.jobs().states[name].closed == "lost"]:
+                lost += 1
+                order.append(proposed.pop(name))
             if time.monotonic() > next_blow:
                 number = rng.choice([1, 1, 1, 2, 3])
                 victims = [waiting.pop() for _ in range(min(number, len(waiting)))]
@@ -194,6 +197,7 @@ def main():
             if time.monotonic() - began > PATIENCE_S * 2:
                 raise TimeoutError("it takes too long")
         jobs = it.check(proposed, outside, reference)
+        print(f"{lost} jobs were lost by kills, and proposed again")
         attempts = sum(len(jobs.states[name].calls) for name in proposed)
         entries = sum(jobs.log.counts.values())
         print(f"{len(proposed)} jobs bit-identical to running alone, in {attempts} calls for {2 * len(proposed)} steps")
