@@ -103,6 +103,11 @@ class Campaign:
             self.watch()
             time.sleep(1.0)
 
+    def ended(self, names, ending):
+        """Those of some jobs that have ended so; None for those that have not."""
+        states = self.jobs().states
+        return [name for name in names if states[name].closed == ending]
+
     def runs(self, name, jobs):
         """The hubs' run folders of a job."""
         return [self.federation.home(hub).job_folder(jobs.states[name]) / "run" for hub in self.hubs]
@@ -178,12 +183,12 @@ def main():
         proposed, outside, most, lost, next_blow = {}, [], 0, 0, time.monotonic()
         order = [rng.choice([*it.files, it.files[0], it.outside]) for _ in range(given.proposals)]
         waiting = rng.sample(it.parties, len(it.parties))
-        while order or waiting or any(it.jobs().states[name].closed is None for name in proposed):
+        while order or waiting or it.ended(proposed, None):
             for path in [order.pop() for _ in range(min(len(order), rng.randrange(3)))]:
                 name = it.propose(rng.choice(it.hubs), path)
                 outside += [name] * (path == it.outside)
                 proposed |= {name: path} if path != it.outside else {}
-            for name in [name for name in proposed if it.jobs().states[name].closed == "lost"]:
+            for name in it.ended(proposed, "lost"):
                 lost += 1
                 order.append(proposed.pop(name))
             if time.monotonic() > next_blow:
