@@ -1,15 +1,14 @@
 """Parties as on machines of their own: one network namespace each, with its own address."""
 
 import json
-import os
-import secrets
-import shutil
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 
+from support.namespaces import listening, machines, unable
 from support.party_processes import end
 from support.patience import SOON
 from support.simulated import RIDGE
@@ -38,43 +37,20 @@ KEYS = RIDGE | {
 }
 
 
-def ip(*words):
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
-def machines():
+def spaces():
     """One network namespace a party, by the party's name, all on one switch."""
-    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("ss") is None:
-        pytest.skip("needs Linux, root and the commands ip and ss")
-    mark = secrets.token_hex(2)
-    switch, spaces = f"tdcd-{mark}", {party: f"tdcd-{mark}-{place}" for place, party in enumerate(ADDRESSES)}
-    try:
+    if why := unable():
+        pytest.skip(why)
+    with ExitStack() as stack:
         try:
-            ip("netns", "add", switch)
-            ip("-n", switch, "link", "add", "bridge", "type", "bridge")
-            ip("-n", switch, "link", "set", "bridge", "up")
-            for place, (party, space) in enumerate(spaces.items()):
-                ip("netns", "add", space)
-                ip("-n", space, "link", "add", "eth", "type", "veth", "peer", "name", f"port{place}", "netns", switch)
-                ip("-n", switch, "link", "set", f"port{place}", "master", "bridge", "up")
-                ip("-n", space, "address", "add", f"{ADDRESSES[party]}/24", "dev", "eth")
-                ip("-n", space, "link", "set", "eth", "up")
+            found = stack.enter_context(machines(ADDRESSES))
         except subprocess.CalledProcessError as error:
             pytest.skip(f"this machine makes no network namespaces: {error.stderr.strip()}")
-        yield spaces
-    finally:
-        for space in (switch, *spaces.values()):
-            subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
+        yield found
 
 
-def listening(space):
-    """The ports on which somebody in a namespace accepts connections."""
-    lines = subprocess.run(["ip", "netns", "exec", space, "ss", "-Hltn"], check=True, capture_output=True, text=True)
-    return [line.split()[3].rpartition(":")[2] for line in lines.stdout.splitlines()]
-
-
-def test_training_where_clients_accept_no_connections(machines, tmp_path):
+def test_training_where_clients_accept_no_connections(spaces, tmp_path):
     config = check_config(KEYS)
     path = tmp_path / "federation.toml"
     path.write_text(toml_text(config.model_dump()))
@@ -88,7 +64,7 @@ def test_training_where_clients_accept_no_connections(machines, tmp_path):
         own = ["--client", *client, "--data", f"{party}.safetensors"] if client else ["--out", silo]
         command = [sys.executable, "-m", "tdcd", role, path, "--silo", silo, "--certs", "certs", *own]
         with (tmp_path / f"{party}.log").open("wb") as log:
-            inside = ["ip", "netns", "exec", machines[party], *command]
+            inside = ["ip", "netns", "exec", spaces[party], *command]
             return subprocess.Popen(inside, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=tmp_path)
 
     processes = {party: start(party) for party in ADDRESSES}
@@ -98,7 +74,7 @@ def test_training_where_clients_accept_no_connections(machines, tmp_path):
             assert time.monotonic() < deadline
             assert all(process.poll() is None for process in processes.values())
             time.sleep(0.05)
-        ports = {party: listening(space) for party, space in machines.items()}
+        ports = {party: listening(space) for party, space in spaces.items()}
         codes = {party: process.wait(SOON) for party, process in processes.items()}
     finally:
         end(processes.values(), tmp_path)

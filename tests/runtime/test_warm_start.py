@@ -23,9 +23,9 @@ ROWS = 90
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(5)
-    columns = {name: rng.normal(size=ROWS) for name in ("age", "income", "debt")}
+    columns = {name: rng.normal(size=ROWS) for name in ("age", "income", "debt", "score")}
     labels = columns["age"] + columns["debt"] > 0
-    for silo, names in (("bank", ["age", "income"]), ("shop", ["debt"])):
+    for silo, names in (("bank", ["age", "income"]), ("shop", ["debt"]), ("bureau", ["score"])):
         with (folder / f"{silo}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["id", *names, "bought"])
@@ -71,6 +71,20 @@ def test_a_run_begins_where_the_former_one_ended_and_no_further_round_leaves_its
         assert {name: array.tobytes() for name, array in blocks[0].items()} == {
             name: array.tobytes() for name, array in blocks[1].items()
         }
+
+
+def test_a_silo_that_is_new_begins_as_it_is_drawn(tables, former, tmp_path):
+    keys = keys_of(tables, start=str(former), rounds=1)
+    keys["silos"].append({"name": "bureau", "table": "bureau.csv", "features": ["score"]})
+    run(check_config(keys), tmp_path / "m2")
+    ended, history = (read_history(at / "history.jsonl") for at in (former, tmp_path / "m2"))
+    # A linear block begins with zeros: the sum is what it was.
+    assert history[0].train_loss == pytest.approx(ended[-1].train_loss, rel=1e-6)
+    assert load_former_block(former, "bureau") is None
+    (former / "federation.json").rename(tmp_path / "away.json")
+    with pytest.raises((ConfigError, FileNotFoundError)):
+        load_former_block(former, "bureau")
+    (tmp_path / "away.json").rename(former / "federation.json")
 
 
 def test_parties_have_the_history_of_the_simulation_and_a_run_of_theirs_starts_the_next(tables, former, tmp_path):

@@ -11,18 +11,17 @@ import pytest
 
 from support.command import tdcd
 from support.simulated import with_keys
-from support.standing import StandingFederation
+from support.standing import Office, StandingFederation
 from tdcd.config import ConfigError
 from tdcd.config.reading import read_toml
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.messages.wire import RejectedMessage
-from tdcd.runtime.transport.transport import LocalNetwork
 from tdcd.standing.children import start_child
 from tdcd.standing.description import _protection, describe
 from tdcd.standing.facts import Facts
 from tdcd.standing.home import Home, open_log_of
-from tdcd.standing.service import Desk
+from tdcd.standing.service import MadeWay
 from tdcd.standing.statements import (
     Approved,
     Called,
@@ -37,7 +36,7 @@ from tdcd.standing.statements import (
     read_message,
     written,
 )
-from tdcd.standing.step import REFUSED, JobPart
+from tdcd.standing.step import REFUSED, JobPart, MakingWay
 
 COMPANIES = {"bank": ["north"], "shop": ["main"], "bureau": ["east", "west"]}
 BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
@@ -46,44 +45,6 @@ BANK, SHOP, BUREAU = "hub.bank", "hub.shop", "hub.bureau"
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES)
-
-
-class Office:
-    """Every party's desk, each asked in turn."""
-
-    def __init__(self, files):
-        self.files, self.network, self.clock = files, LocalNetwork(), time.time()
-        self.homes = {party: files.home(party) for party in files.parties}
-        self.desks = {}
-        for party in files.parties:
-            self.join(party)
-
-    def join(self, party):
-        home = self.homes[party]
-        self.desks[party] = Desk(home, self.network.join(party, home.partners), clock=lambda: self.clock)
-
-    def open_again(self, party):
-        """With its files as they are now."""
-        self.homes[party] = self.desks[party].home = self.files.home(party)
-
-    def settle(self):
-        """Until all is said; by party the call that it follows."""
-        calls, said, quiet = {}, None, 0
-        while quiet < 2:
-            for party, desk in self.desks.items():
-                for _ in range(6):
-                    desk.decided_at = -math.inf
-                    calls[party] = desk.step()
-            before, said = said, [dict(desk.endpoint.transport.sent_bytes) for desk in self.desks.values()]
-            quiet = quiet + 1 if said == before else 0
-        return calls
-
-    def jobs(self, party=SHOP):
-        return self.homes[party].jobs()
-
-    def propose(self, **changes):
-        given = {"steps": ("align", "train"), "purpose": "test", "contact": "", "days": 1.0}
-        return self.homes[BANK].propose(**{"path": self.files.shared, **given, **changes})
 
 
 @pytest.fixture
@@ -488,7 +449,7 @@ def test_an_audit_is_a_job_that_policies_know_and_that_says_who_is_shown_what(of
     office.settle()
     known = office.jobs(BUREAU)
     assert SHOP in known.named(state.name).approvals
-    lines = dict(describe(known.named(state.name), office.homes[BUREAU].standing))
+    lines = dict(describe(known.named(state.name)))
     assert lines["who gets the report"] == f"{BANK}; every client the page about its own rows"
     assert lines["leaves a hub"] == f"the same of the client that fared worst, to {BANK}"
     office.homes[BUREAU].approve(known.named(state.name))
@@ -519,8 +480,8 @@ def test_a_training_starts_from_a_former_job_that_has_finished(office, tmp_path)
     state = asked(former.name)
     office.settle()
     known = office.jobs(SHOP)
-    lines = dict(describe(known.named(state.name), office.homes[SHOP].standing))
-    assert lines["starts from"] == f"the model of job {former.name}"
+    lines = dict(describe(known.named(state.name)))
+    assert lines["starts from"] == f"the model of job {former.name}; silos that were not in it begin anew"
     part = JobPart(home, home.jobs().named(state.name), state.job, home.jobs().started_from(state.offer))
     assert part._own.start == str(home.job_folder(former) / "run")
     client = office.homes["client.shop.main"]
@@ -532,6 +493,22 @@ def test_a_training_starts_from_a_former_job_that_has_finished(office, tmp_path)
     run_through(office, deletion)
     with pytest.raises(ConfigError, match=f"was deleted by job {deletion.name[:12]}"):
         asked(former.name)
+
+
+def test_an_alignment_takes_what_a_former_job_has_found(office, tmp_path):
+    former = approved_by_all(office)
+    with pytest.raises(ConfigError, match="has not finished"):
+        office.propose(known=former)
+    run_through(office, former)
+    state = office.propose(known=former)
+    lines = dict(describe(state))
+    assert lines["known ids"] == f"those of job {former.name}, not compared again"
+    with pytest.raises(ConfigError, match="no other is that aligns nothing"):
+        office.propose(steps=("train",), known=former)
+    file, keys = tmp_path / "all.toml", office.files.keys
+    file.write_text(toml_text(keys | {"data": keys["data"] | {"samples": "all"}}))
+    with pytest.raises(ConfigError, match=r"say nothing here: its silos, data\.ids or data\.samples are others"):
+        office.propose(path=file, known=former)
 
 
 def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
@@ -551,7 +528,7 @@ def test_predicting_and_deleting_are_jobs_about_a_former_one(office):
     office.settle()
     approvals = {to: office.jobs(SHOP).named(state.name).approvals for to, state in asked.items()}
     assert {to: SHOP in by for to, by in approvals.items()} == {"bank": True, "bureau": False}
-    lines = dict(describe(office.jobs(SHOP).named(asked["bank"].name), office.homes[SHOP].standing))
+    lines = dict(describe(office.jobs(SHOP).named(asked["bank"].name)))
     assert lines["who gets predictions"] == BANK
     assert lines["leaves a client"] == "ids and phi of its new rows, to its hub"
     office.homes[BUREAU].approve(office.jobs(BUREAU).named(asked["bank"].name))
@@ -658,7 +635,7 @@ def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
     path = office.files.folder / "job.toml"
     path.write_text(toml_text(job))
     state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
-    shown = describe(state, office.homes[SHOP].standing)
+    shown = describe(state)
     assert [words for heading, words in shown if heading == "columns"] == [
         "bank: features age, income; id id; label bought",
         "shop: features debt, visits; id id; label bought; key home, in the link table homes.csv",
@@ -683,7 +660,7 @@ def test_what_a_person_decides_by_names_all_that_is_read_and_sent(office):
         steps = {"train": keys["train"] | {"local_steps": 1}}
         path.write_text(toml_text(job | steps | {"federation": federation | change}))
         state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
-        lines = dict(describe(state, office.homes[SHOP].standing))
+        lines = dict(describe(state))
         assert labels in lines["labels"]
         assert hub in lines["leaves a hub"]
         assert f"federation.protect_labels = '{change.get('protect_labels', 'none')}'" in lines["protection"]
@@ -697,7 +674,7 @@ def test_texts_of_the_proposer_are_one_line_each(office):
     path.write_text(toml_text(keys | {"silos": [first | {"features": features}, *others]}))
     words = {"purpose": "test\nstate: approved\x1b[2K", "contact": "me\r\nrounds: 1\u2028x"}
     state = office.propose(path=path, **words)
-    lines = describe(state, office.homes[SHOP].standing)
+    lines = describe(state)
     assert all(said.isprintable() for _, said in lines)
     assert dict(lines)["purpose"] == "test state: approved\\x1b[2K"
     # Nothing is cut off.
@@ -756,6 +733,37 @@ def test_a_step_gets_the_memory_and_the_cores_that_the_party_gives(office, tmp_p
     if status == REFUSED:
         refusals = {SHOP: "memory = 0.15: its part of the step 'train' takes more GB than that"}
         assert office.jobs(SHOP).states[state.name].refusals == refusals
+
+
+@pytest.mark.parametrize(
+    ("status", "awaited", "due"),
+    [(None, {}, True), ("finished", {"hub.shop": 3.0}, True), ("finished", {"hub.shop": 3.0, "hub.lab": 3.0}, False)],
+)
+def test_a_hub_makes_way_and_when_its_run_is_over_if_all_stand_by_that_it_waits_for(tmp_path, status, awaited, due):
+    words = "is standing by since 2026-11-19 18:44 UTC; hub.bank is training, and has no link with that process"
+    unfit = {party: f"{party} {words}" for party in ("client.bank.north", "hub.shop")}
+    (tmp_path / "status.json").write_text(json.dumps({"status": status, "missing_s": awaited, "unfit": unfit}))
+    assert MakingWay(-1.0).is_due_by(tmp_path / "status.json") == due
+
+
+def test_a_part_that_is_done_is_over_when_all_have_ended_and_one_that_is_not_is_lost_when_one_has():
+    call = Called("0" * 64, "train", 1)
+    for ended, lost, finished in (([False, False], False, False), ([True, False], True, False), ([True], True, True)):
+        assert (MadeWay(call).is_over(ended), MadeWay(call, "finished").is_over(ended)) == (lost, finished)
+
+
+def test_a_hub_that_was_killed_when_all_had_ended_says_how_its_run_ended(office):
+    state = approved_by_all(office)
+    assert set(office.settle().values()) == {Called(state.name, "align", 1)}
+    ended = StepEnded(state.name, "align", 1, "finished")
+    for home in office.homes.values():
+        if home.party != SHOP:
+            home.say(ended)
+    office.settle()
+    desk = office.desks[SHOP]
+    desk.decided_at = -math.inf
+    assert desk.step(MadeWay(Called(state.name, "align", 1), "finished")) is None
+    assert statements(office.homes[SHOP].log, SHOP)[-1] == ended
 
 
 def test_limits_that_limit_nothing_are_refused(files):

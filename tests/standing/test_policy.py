@@ -130,7 +130,7 @@ def test_hours_may_be_overnight():
     [
         ("collumns = ['age']", "collumns: there is no such key; did you mean 'columns'"),
         ("hours = [5, 5]", r"hours = \[5, 5\]: .*must be two different hours; leave it out for all hours"),
-        ("kinds = ['report']", "must be 'train', 'predict', 'audit' or 'delete'"),
+        ("kinds = ['report']", "must be 'train', 'predict', 'audit', 'delete' or 'join'"),
     ],
 )
 def test_a_policy_that_says_nothing_sensible_is_refused(tmp_path, text, why):

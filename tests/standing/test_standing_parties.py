@@ -12,10 +12,9 @@ from urllib.request import urlopen
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from support.command import tdcd
-from support.party_processes import events, processes, wait_until
+from support.party_processes import assert_bit_identical, events, processes, wait_until
 from support.standing import StandingFederation
 from tdcd.federation import client_of
 from tdcd.prediction.model import Model
@@ -35,8 +34,8 @@ def job_of(federation, party, name):
     return federation.home(party).jobs().states.get(name)
 
 
-def by_hand(federation, run):
-    """The same job as persons type it; ``run`` starts a command. The hubs' run folders."""
+def by_hand(federation, run, shared=None, of_hubs=None, data="data.csv"):
+    """The same job as persons type it, with options of hubs; ``run`` starts a command. The hubs' run folders."""
     folder = federation.folder / "by-hand"
     folder.mkdir()
     hubs = {hub: folder / hub for hub in federation.hubs}
@@ -45,31 +44,17 @@ def by_hand(federation, run):
         for party in federation.parties:
             _, silo, *client = party.split(".")
             home, ids = federation.folder / party, folder / f"{party}.txt"
-            words = [federation.shared, "--silo", silo, "--certs", home / "certs"]
-            words += ["--client", client[0], "--data", home / "data.csv"] if client else []
+            words = [shared or federation.shared, "--silo", silo, "--certs", home / "certs"]
+            words += ["--client", client[0], "--data", home / data] if client else []
             if step == "align":
                 words = ["align", *words, "--out", ids]
             else:
-                words = ["client", *words, "--ids", ids] if client else ["hub", *words, "--out", hubs[party]]
+                own = [*(of_hubs or {}).get(party, []), "--out", folder / party]
+                words = ["client", *words, "--ids", ids] if client else ["hub", *words, *own]
             started.append(run(f"{step}.{party}", *words))
         wait_until(lambda: all(process.poll() is not None for process in started))  # noqa: B023
         assert [process.poll() for process in started] == [0] * len(started)
     return hubs
-
-
-def assert_bit_identical(ours, theirs):
-    """The same history and the same block, to the last bit."""
-    histories = [read_history(home / "history.jsonl") for home in (ours, theirs)]
-    facts = [
-        [(r.round, r.iteration, r.train_loss, r.test_loss, r.metrics, r.bytes, r.messages) for r in history]
-        for history in histories
-    ]
-    assert facts[0] == facts[1]
-    for path in (ours / "model").glob("*.safetensors"):
-        blocks, wanted = load_file(path), load_file(theirs / "model" / path.name)
-        assert {name: block.tobytes() for name, block in blocks.items()} == {
-            name: block.tobytes() for name, block in wanted.items()
-        }
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def test_no_run_starts_against_a_policy(signed):
         elif lie == 5:
             chains[HUBS[1]].append(signed.entry(HUBS[1], Called(offer.job, offer.steps[0], 1)))
         log.chains = chains
-        jobs = Jobs.of(signed.home.standing, log)
+        jobs = Jobs.of(signed.home.founding, log)
         state = jobs.states.get(offer.job)
         if state is None:
             # The liar took the place of the proposal.

@@ -111,3 +111,18 @@ def assert_same_run(one, other, relative):
         assert set(blocks) == set(wanted)
         for name, block in blocks.items():
             assert block == pytest.approx(wanted[name], rel=relative, abs=relative)
+
+
+def assert_bit_identical(ours, theirs):
+    """The same history and the same block, to the last bit."""
+    histories = [read_history(home / "history.jsonl") for home in (ours, theirs)]
+    facts = [
+        [(r.round, r.iteration, r.train_loss, r.test_loss, r.metrics, r.bytes, r.messages) for r in history]
+        for history in histories
+    ]
+    assert facts[0] == facts[1]
+    for path in (ours / "model").glob("*.safetensors"):
+        blocks, wanted = load_file(path), load_file(theirs / "model" / path.name)
+        assert {name: block.tobytes() for name, block in blocks.items()} == {
+            name: block.tobytes() for name, block in wanted.items()
+        }

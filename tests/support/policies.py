@@ -6,16 +6,18 @@ from tdcd.standing.facts import Facts
 from tdcd.standing.policy import Policy
 
 SILOS, PURPOSES = ["bank", "shop", "bureau"], ["credit", "fraud"]
+MEMBERS = ["hub.lab", "client.lab.main", "client.bank.south"]
 COLUMNS, LINKS, FIGURES = ["id", "age", "debt", "bought"], ["homes.csv"], ["sum", "max"]
 NOON, HOUR = 1_794_916_800, 3600
 OPEN = {
     "proposers": SILOS,
     "purposes": PURPOSES,
-    "kinds": ["train", "predict", "audit", "delete"],
+    "kinds": ["train", "predict", "audit", "delete", "join"],
     "columns": COLUMNS,
     "links": LINKS,
     "aggregate": FIGURES,
     "predictions": SILOS,
+    "members": MEMBERS,
     "rare": 1,
     "samples": "all",
     "protect": "none",
@@ -45,6 +47,7 @@ def policy_by_chance(rng, **keys):
         "links": [],
         "aggregate": some(rng, FIGURES),
         "predictions": some(rng, SILOS),
+        "members": some(rng, MEMBERS),
         "rare": 10,
         "samples": "common",
         "protect": "mask",
@@ -73,7 +76,7 @@ def facts_by_chance(rng):
     return Facts(
         proposer=rng.choice(SILOS),
         purpose=rng.choice(PURPOSES),
-        kind=rng.choice(["train", "train", "train", "predict", "audit", "delete"]),
+        kind=rng.choice(["train", "train", "train", "predict", "audit", "delete", "join"]),
         columns=frozenset(name for name in [*COLUMNS, "visits"] if rng.random() < 0.6 - 0.5 * (name == "visits")),
         takes_all_columns=chance(0.1),
         links=("homes.csv",) if chance() else ("/etc/passwd",) if chance(0.1) else (),
@@ -91,6 +94,7 @@ def facts_by_chance(rng):
         phi_epsilon=rng.choice([None, 0.5, 1.0, 2.0]),
         share_model=chance(),
         predictions=tuple(some(rng, SILOS)) if chance() else (),
+        joining=tuple(some(rng, MEMBERS)),
         silos=rng.randrange(1, 5),
         steps=("align", "train") if chance(0.8) else ("train",),
         rounds=rng.randrange(1, 20),
@@ -112,6 +116,8 @@ def is_within(policy, job, *, of_client=False):
         return False
     if job.kind == "delete":
         return True
+    if job.kind == "join":
+        return {*job.joining} <= {*policy.members}
     is_hidden = (job.protect == "mask" or policy.protect == "none") and (
         job.protect_blocks or not policy.protect_blocks
     )

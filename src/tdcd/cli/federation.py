@@ -92,6 +92,9 @@ def hub(
         Path | None,
         typer.Option(help="Where the former run is that train.start names [default: where train.start says]."),
     ] = None,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="The silo was not in that run: its block begins as it is drawn.")
+    ] = False,
     account: AccountFile = None,
     certs: Certs = None,
     out: Annotated[Path | None, typer.Option(help="The run folder [default: runs/hub-SILO].")] = None,
@@ -122,7 +125,7 @@ def hub(
     stop = _StopRequest()
     with opened_log(hub_of(silo), log_level), reported(), stoppable(stop.ask):
         files = {"certs": text_of(certs), "out": text_of(out), "samples": text_of(samples), "account": text_of(account)}
-        given = {**files, "start": text_of(start), "listen": listen, "metrics": metrics}
+        given = {**files, "start": text_of(start), "cold": cold, "listen": listen, "metrics": metrics}
         own = own_file(party, **given, insecure=insecure)
         end(run_hub(read_job(federation), silo, own, lambda: stop.asked))
 

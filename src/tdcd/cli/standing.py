@@ -72,16 +72,26 @@ def propose(
     delete: Annotated[
         str | None, typer.Option(help="Delete the folder of this job at every party.", metavar="JOB")
     ] = None,
+    join: Annotated[
+        bool, typer.Option("--join", help="Do not train: let the hubs and clients join that are new in the file.")
+    ] = False,
     contact: Annotated[str, typer.Option(help="Whom the other organisations can ask.")] = "",
     days: Annotated[float, typer.Option(help="For how long it may wait for approvals.", min=0.01, max=365)] = DAYS,
     align: Annotated[bool, typer.Option(help="Find the common ids first.")] = True,
+    known: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare ids that are new since this job only; those that it found are taken.", metavar="JOB"
+        ),
+    ] = None,
     own: OwnFile = OWN_FILE,
 ) -> None:
     """Propose a job to all organisations, at any hub's machine; yours approves it by that.
 
     The job is signed with the hub's key. Approved by all, it runs: alignment, training, report; or with --predict, the
     scores of the clients' new rows; or with --audit, figures of what attacks recover from what FEDERATION.toml would
-    send; or with --delete, the end of a job's folder everywhere. Prints the job's name.
+    send; or with --delete, the end of a job's folder everywhere; or with --join, hubs and clients that are new in
+    FEDERATION.toml take part from then on. Prints the job's name.
     """
     from tdcd.standing.home import Home
 
@@ -94,10 +104,16 @@ def propose(
             raise ValueError("--no-align goes with FEDERATION.toml")
         if audit and (federation is None or not align):
             raise ValueError("--audit goes with FEDERATION.toml, and aligns nothing")
+        if join and (federation is None or not align or audit):
+            raise ValueError("--join goes with FEDERATION.toml alone")
+        if known is not None and (federation is None or not align or audit or join):
+            raise ValueError("--known goes with FEDERATION.toml, and with an alignment")
         home = Home(own)
         if federation is not None:
-            steps: tuple[Step, ...] = ("audit",) if audit else ("align", "train") if align else ("train",)
-            state = home.propose(federation, steps, purpose, contact, days)
+            steps: tuple[Step, ...] = ("align", "train") if align else ("train",)
+            steps = ("join",) if join else ("audit",) if audit else steps
+            former = None if known is None else home.jobs().named(known)
+            state = home.propose(federation, steps, purpose, contact, days, former)
         elif predict is not None:
             former = home.jobs().named(predict)
             state = home.propose_about(former, "predict", purpose, contact, days, to or [home.own.silo])
@@ -136,8 +152,8 @@ def show(job: JobName, own: OwnFile = OWN_FILE) -> None:
         known = home.jobs()
         state = known.named(job)
         now = time.time()
-        lines = describe(state, home.standing)
-        for hub in home.standing.hubs:
+        lines = describe(state, known.newcomers(state.offer))
+        for hub in known.members_of(state).hubs:
             signed = state.approvals.get(hub)
             by = getattr(signed.entry.statement, "by", "") if signed else ""
             lines.append(("approved by", f"{hub}, by {by}") if signed else ("not approved by", hub))

@@ -165,7 +165,8 @@ def _started(federation: Federation, start: str | None) -> Federation:
     for silo in federation.silos:
         former = load_former_block(Path(start), silo.name)
         try:
-            former.check(preparation_of(silo).columns)
+            if former is not None:
+                former.check(preparation_of(silo).columns)
         except ValueError as error:
             raise ConfigError([str(error)]) from None
         silos.append(replace(silo, former=former))

@@ -1,9 +1,10 @@
 """What a person has to know of a job to decide, in plain words."""
 
+from collections.abc import Sequence
+
 from tdcd.config import Config
 from tdcd.core.words import counted, one_line
 from tdcd.runtime.certificates.check import when
-from tdcd.runtime.job import Job
 from tdcd.standing.facts import Facts, Reads
 from tdcd.standing.jobs import JobState
 from tdcd.standing.policy import Policy
@@ -14,12 +15,16 @@ MOST_SHOWN = 1 << 20
 NOT_DELETED = "backups, and what partners and people were given of it before, are not deleted"
 
 
-def describe(state: JobState, standing: Job) -> Lines:
-    """What a job does, each with its heading; texts of the proposer cannot look like further lines."""
-    return [(heading, one_line(words, MOST_SHOWN)) for heading, words in _described(state, standing)]
+def describe(state: JobState, newcomers: Sequence[str] = ()) -> Lines:
+    """What a job does, each with its heading; texts of the proposer cannot look like further lines.
+
+    Args:
+        newcomers: the parties that join by it.
+    """
+    return [(heading, one_line(words, MOST_SHOWN)) for heading, words in _described(state, newcomers)]
 
 
-def _described(state: JobState, standing: Job) -> Lines:
+def _described(state: JobState, newcomers: Sequence[str]) -> Lines:
     offer, config = state.offer, state.job.config
     lines = [
         ("job", state.name),
@@ -27,20 +32,38 @@ def _described(state: JobState, standing: Job) -> Lines:
         ("purpose", offer.purpose or "not given"),
         ("must begin by", when(offer.expires)),
         ("steps", ", ".join(offer.steps)),
-        *([("about", f"job {offer.of}")] if offer.of is not None else []),
+        *([("about", f"job {offer.of}")] if offer.of is not None and offer.kind in ("predict", "delete") else []),
+        *(
+            [("known ids", f"those of job {offer.of}, not compared again")]
+            if offer.of and offer.kind == "train"
+            else []
+        ),
     ]
+    if offer.kind == "join":
+        return [*lines, *_joining(state, newcomers)]
     if offer.kind == "delete":
         return [*lines, ("deletes", f"at every party the folder of that job, run and model in it; {NOT_DELETED}")]
     if offer.kind == "audit":
         return [*lines, *_audit(state), _protection(config)]
     return [
         *lines,
-        *(_prediction(state) if offer.kind == "predict" else _training(state, standing)),
+        *(_prediction(state) if offer.kind == "predict" else _training(state)),
         _protection(config),
     ]
 
 
-def _training(state: JobState, standing: Job) -> Lines:
+def _joining(state: JobState, newcomers: Sequence[str]) -> Lines:
+    job, lines = state.job, []
+    for hub, silo in zip(job.hubs, job.config.silos, strict=True):
+        if hub in newcomers:
+            lines.append(("joins", f"silo {silo.name}: {hub} at {silo.hub}, clients {', '.join(silo.client_names)}"))
+        else:
+            lines += [("joins", party) for party in job.clients(job.silo_index(silo.name)) if party in newcomers]
+    whole = "every entry of it, of before, too; what later jobs send it, those say"
+    return [*lines, ("who gets the log", f"they: {whole}")]
+
+
+def _training(state: JobState) -> Lines:
     config, steps = state.job.config, state.offer.steps
     labels, is_encrypted = config.federation.labels, config.federation.protect_labels == "encrypt"
     if labels is None:
@@ -59,15 +82,19 @@ def _training(state: JobState, standing: Job) -> Lines:
         *samples,
         ("leaves a client", _leaves_client(config)),
         ("leaves a hub", _leaves_hub(config) + "; blinded ids, to find those that all have" * ("align" in steps)),
-        *([] if config.train.start is None else [("starts from", f"the model of job {config.train.start}")]),
+        *([] if config.train.start is None else [("starts from", _start(config.train.start))]),
         ("rounds", f"{config.train.rounds:,}"),
         (
             "who gets the model",
             "every hub all blocks"
             if config.federation.share_model
-            else f"every hub its own silo's block, of {counted(len(standing.hubs), 'silo')}",
+            else f"every hub its own silo's block, of {counted(len(config.silos), 'silo')}",
         ),
     ]
+
+
+def _start(former: str) -> str:
+    return f"the model of job {former}; silos that were not in it begin anew"
 
 
 def _audit(state: JobState) -> Lines:

@@ -155,6 +155,8 @@ class Facts:
     share_model: bool
     predictions: tuple[str, ...] = ()
     """The silos that get predictions."""
+    joining: tuple[str, ...] = ()
+    """The parties that join."""
     silos: int
     steps: tuple[str, ...]
     rounds: int
@@ -172,8 +174,9 @@ class Facts:
         now: int,
         approved: tuple[int, ...] = (),
         spent: tuple[float, float] = (0.0, 0.0),
+        joining: tuple[str, ...] = (),
     ) -> "Facts":
-        """Those of a job for a silo; ``spent`` are :func:`epsilons`."""
+        """Those of a job for a silo, by which ``joining`` parties join; ``spent`` are :func:`epsilons`."""
         section = next(section for section in config.silos if section.name == silo)
         reads, federation = Reads.of(config, section), config.federation
         is_encrypted = federation.protect_labels == "encrypt"
@@ -201,6 +204,7 @@ class Facts:
             phi_epsilon=None if federation.labels == silo else config.exchange.epsilon,
             share_model=federation.share_model,
             predictions=tuple(hub.removeprefix("hub.") for hub in offer.to),
+            joining=joining,
             silos=len(config.silos),
             steps=offer.steps,
             rounds=config.train.rounds,

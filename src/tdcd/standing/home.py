@@ -35,7 +35,9 @@ class StandingSection(PartySection):
     """The own file of a party that stands by."""
 
     federation: str = SHARED_FILE
-    """The shared file with the silos, their hubs and clients; jobs bring settings of their own."""
+    """The shared file with the silos, their hubs and clients when the log began; jobs bring settings of their own."""
+    joins: str | None = None
+    """Of a party that is new: the shared file with it among the others, as ``tdcd propose --join`` has it."""
     silo: Name
     """The party's silo."""
     client: Name | None = None
@@ -71,10 +73,14 @@ class Home:
         self.own = own.model_copy(update=defaults | _served(own, path))
         if self.own.insecure:
             raise ConfigError(["insecure = true: a party that stands by signs with its certificate"], str(path))
-        self.standing = read_standing(Path(self.own.federation))
+        self.founding = read_standing(Path(self.own.federation))
         self.party = hub_of(self.own.silo) if self.own.client is None else client_of(self.own.silo, self.own.client)
-        if self.party not in parties_of(self.standing):
-            raise ConfigError([f"{self.party} is no party of {self.own.federation}"], str(path))
+        joins = None if self.own.joins is None else read_standing(Path(self.own.joins))
+        self._members = self.meets = self.founding if joins is None else joins
+        """The parties that have links; what it says of others does not count."""
+        if self.party not in parties_of(self.meets):
+            file, why = self.own.federation, "; if it joins, name the shared file that it is in: joins"
+            raise ConfigError([f"{self.party} is no party of {self.own.joins or file + why}"], str(path))
         if not self.is_hub and self.own.data is None:
             raise ConfigError(["data: is missing; a client needs its rows"], str(path))
         if self.is_hub and self.own.new is not None:
@@ -85,6 +91,7 @@ class Home:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep_public_files()
         self.log = open_log_of(self.folder)
+        self.jobs()
 
     @property
     def is_hub(self) -> bool:
@@ -99,8 +106,17 @@ class Home:
     @property
     def partners(self) -> list[str]:
         """Who has a link with it."""
-        silo = self.standing.silo_index(self.own.silo)
-        return [*self.standing.clients(silo), *self.standing.peers(silo)] if self.is_hub else [self.hub]
+        return self.partners_in(self.meets)
+
+    def partners_in(self, job: Job) -> list[str]:
+        """Who has a link with it in a job."""
+        silo = job.silo_index(self.own.silo)
+        return [*job.clients(silo), *job.peers(silo)] if self.is_hub else [self.hub]
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it may say something: it was there from the beginning, or all who are there let it join."""
+        return self.party in self.log.chains
 
     @property
     def policy(self) -> Policy | None:
@@ -121,21 +137,42 @@ class Home:
     def jobs(self) -> Jobs:
         """All jobs, as the log says now."""
         self.log.refresh()
-        return Jobs.of(self.standing, self.log)
+        jobs = Jobs.of(self.founding, self.log)
+        members = jobs.meeting(time.time())
+        if members is not self._members and self.party in parties_of(members):
+            self._members = members
+            # How it runs is its own business.
+            self.meets = Job(members.config.model_copy(update={"runtime": self.founding.config.runtime}))
+        return jobs
 
     def say(self, statement: Statement) -> None:
         """Sign it, for good."""
+        if not self.has_joined:
+            raise ValueError(f"{self.party} is new here: the organisations that are there have not all let it join yet")
         self.log.append(self.party, self.signer, statement)
 
-    def propose(self, path: Path, steps: tuple[Step, ...], purpose: str, contact: str, days: float) -> JobState:
-        """Offer a training to all; the proposer's organisation has approved it then."""
-        return self._offer(read_plain(path, 1 << 16).decode(), str(path), steps, purpose, contact, days)
+    def propose(
+        self,
+        path: Path,
+        steps: tuple[Step, ...],
+        purpose: str,
+        contact: str,
+        days: float,
+        known: JobState | None = None,
+    ) -> JobState:
+        """Offer to all to train, to audit or to let members join; the proposer's organisation has approved it then.
+
+        Args:
+            known: a former job, whose common ids are not compared again.
+        """
+        about = {} if known is None else {"of": known.name}
+        return self._offer(read_plain(path, 1 << 16).decode(), str(path), steps, purpose, contact, days, **about)
 
     def propose_about(
         self, former: JobState, step: Step, purpose: str, contact: str, days: float, to: Sequence[str] = ()
     ) -> JobState:
         """Offer to predict with the model of a former job, for the silos in ``to``, or to delete its folder."""
-        about = {"of": former.name, "to": tuple(hub_of(silo) for silo in dict.fromkeys(to))}
+        about: dict[str, Any] = {"of": former.name, "to": tuple(hub_of(silo) for silo in dict.fromkeys(to))}
         where = f"job {former.name[:12]}"
         return self._offer(former.offer.shared_file, where, (step,), purpose, contact, days, **about)
 
@@ -143,6 +180,9 @@ class Home:
         self, shared: str, where: str, steps: tuple[Step, ...], purpose: str, contact: str, days: float, **about: Any
     ) -> JobState:
         self._speak_for_the_silo("propose a job")
+        jobs = self.jobs()
+        if steps == ("join",):
+            about["of"] = jobs.joined
         offer = Offer(
             federation=self.log.federation,
             proposer=self.party,
@@ -154,7 +194,6 @@ class Home:
             nonce=secrets.token_hex(16),
             **about,
         )
-        jobs = self.jobs()
         if problems := jobs.offer_problems(offer):
             raise ConfigError(problems, where)
         self.say(Proposed(offer))
@@ -199,7 +238,8 @@ class Home:
             entry.time for entry in mine if isinstance(entry.statement, Approved) and entry.statement.by == "policy"
         )
         spent = self._epsilons(jobs, state, now)
-        return Facts.of(state.offer, state.job.config, self.own.silo, now, approved, spent)
+        joining = tuple(jobs.newcomers(state.offer))
+        return Facts.of(state.offer, state.job.config, self.own.silo, now, approved, spent, joining)
 
     def epsilon_left(self, jobs: Jobs, now: int) -> dict[str, tuple[float, float]]:
         """By limit of the policy and of the account: what is left of it, and the limit."""
@@ -253,7 +293,7 @@ class Home:
             if silo.name == self.own.silo and not path.resolve().is_relative_to(folder.resolve()):
                 raise ConfigError([f"link = {silo.link!r}: leads out of {folder}"], f"job {state.name[:12]}")
         data = config.data.model_copy(update={"folder": str(folder)})
-        return Job(config.model_copy(update={"runtime": self.standing.config.runtime, "data": data}))
+        return Job(config.model_copy(update={"runtime": self.founding.config.runtime, "data": data}))
 
     def job_folder(self, state: JobState) -> Path:
         """Where a job's files are."""

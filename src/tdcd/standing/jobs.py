@@ -55,6 +55,38 @@ def parties_of(job: Job) -> list[str]:
     return [*job.hubs, *(client for silo in range(len(job.hubs)) for client in job.clients(silo))]
 
 
+def newcomers(before: Job, after: Job) -> list[str]:
+    """The parties of a federation that were none of it before."""
+    there = {*parties_of(before)}
+    return [party for party in parties_of(after) if party not in there]
+
+
+def join_problems(before: Job, after: Job) -> list[str]:
+    """Why members cannot join by this shared file: those that are there stay as they are, and new ones follow."""
+    problems, later = [], {silo.name: silo for silo in after.config.silos}
+    name, names = before.config.federation.name, before.config.silo_names
+    if after.config.federation.name != name:
+        was = "was not set" if name is None else f"was {name!r}"
+        problems.append(
+            f"federation.name = {after.config.federation.name!r}: stays, since certificates name it; it {was}"
+        )
+    if after.config.silo_names[: len(names)] != names:
+        problems.append(
+            f"its silos do not begin with {', '.join(names)}: members stay, in their order, and others follow"
+        )
+        return problems
+    for silo in before.config.silos:
+        new = later[silo.name]
+        if (new.hub, new.accept_hubs) != (silo.hub, silo.accept_hubs):
+            problems.append(f"silo '{silo.name}': hub and accept_hubs stay {silo.hub!r} and {silo.accept_hubs}")
+        if (*new.client_names,)[: len(silo.client_names)] != (*silo.client_names,):
+            there = ", ".join(silo.client_names)
+            problems.append(f"silo '{silo.name}': its clients do not begin with {there}: they stay, and others follow")
+    if not problems and not newcomers(before, after):
+        problems.append("it names no hub and no client that is new")
+    return problems
+
+
 def without_code(keys: Mapping[str, Any], where: str) -> Job:
     """The training that a file describes which others may have written: code that it names is refused."""
     if named := code_in(keys):
@@ -75,11 +107,8 @@ def job_of(offer: Offer) -> Job:
         raise ConfigError([f"not valid TOML: {error}"], where) from None
 
 
-def misfits(standing: Job, offer: Offer, job: Job) -> list[str]:
-    """Why a job cannot be one of a federation that stands by."""
-    ours, theirs = (membership(each.config, "") for each in (standing, job))
-    if ours != theirs:
-        return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
+def misfits(offer: Offer, job: Job) -> list[str]:
+    """Why a job can be none of a federation that stands by, whoever its members are."""
     data, epsilon, problems = job.config.data, job.config.exchange.epsilon, paths_outside(job.config)
     if "align" in offer.steps and data.source != "files":
         problems.append(f"data.source = {data.source!r}: only tables have ids to align")
@@ -104,6 +133,19 @@ def _receiver_problems(offer: Offer, job: Job) -> list[str]:
     able = [hub for silo, hub in enumerate(job.hubs) if job.has_labels(silo)]
     unable = [hub for hub in dict.fromkeys(offer.to) if hub not in able]
     return [f"{hub} cannot get predictions: labels are at {', '.join(able)}" for hub in unable]
+
+
+def _unlike(former: "JobState", job: Job) -> list[str]:
+    """Why ids that were common in a former job are not those that a job would find."""
+    config, theirs = job.config, former.job.config
+    is_like = (config.silo_names, config.data.ids, config.data.samples) == (
+        theirs.silo_names,
+        theirs.data.ids,
+        theirs.data.samples,
+    )
+    if is_like and "align" in former.offer.steps:
+        return []
+    return [f"the ids of job {former.name[:12]} say nothing here: its silos, data.ids or data.samples are others"]
 
 
 @dataclass
@@ -146,29 +188,63 @@ class JobState:
 class Jobs:
     """All jobs of a federation, as far as the log says."""
 
-    standing: Job
-    """The parties, and where they are: the shared file that they stand by with."""
+    members: dict[str | None, Job]
+    """The parties, and where they are, of the shared file that the log began with; and by each job by which others
+    joined, from then on."""
     log: Log
     states: dict[str, JobState] = field(default_factory=dict)
     unentitled: list[tuple[str, str]] = field(default_factory=list)
     """Who proposed something without the right to, and why it is no job."""
 
     @classmethod
-    def of(cls, standing: Job, log: Log) -> "Jobs":
-        """Read the chains; what a party says without the right to is nothing."""
-        jobs = cls(standing, log)
-        entries = [signed for chain in log.chains.values() for signed in chain]
-        proposals = [signed for signed in entries if isinstance(signed.entry.statement, Proposed)]
-        for signed in sorted(proposals, key=lambda signed: (signed.entry.time, signed.entry.digest)):
-            jobs._propose(signed)
-        for signed in entries:
-            jobs._apply(signed)
+    def of(cls, founding: Job, log: Log) -> "Jobs":
+        """Read the chains; what a party says without the right to is nothing.
+
+        Args:
+            founding: the parties when the log began.
+            log: takes entries of all who joined, and of those whom all organisations let join.
+        """
+        jobs = cls({None: founding}, log)
+        jobs._read()
+        while jobs._grow():
+            jobs = cls(jobs.members, log)
+            jobs._read()
         return jobs
+
+    @property
+    def standing(self) -> Job:
+        """The parties now."""
+        return self.members[self.joined]
+
+    @property
+    def joined(self) -> str | None:
+        """The last job by which members joined."""
+        return next(reversed(self.members))
 
     @property
     def leader(self) -> str:
         """The hub that keeps the queue."""
         return self.standing.hubs[0]
+
+    def members_of(self, state: JobState) -> Job:
+        """Who takes part in a job: the members that its shared file names."""
+        try:
+            return state.job
+        except (ConfigError, ModuleNotFoundError):
+            # It is refused, and waits for no party.
+            return self.standing
+
+    def newcomers(self, offer: Offer) -> list[str]:
+        """Who joins by a job."""
+        before = self.members.get(offer.of) if offer.kind == "join" else None
+        return [] if before is None else newcomers(before, job_of(offer))
+
+    def meeting(self, now: float) -> Job:
+        """The parties that have links: those of now, and those whom all organisations that are there let join."""
+        for state in self.states.values():
+            if self._is_let_in(state) and self._may_join(state) and now <= state.offer.expires + SKEW_S:
+                return state.job
+        return self.standing
 
     def named(self, prefix: str) -> JobState:
         """The job whose name begins so."""
@@ -186,7 +262,7 @@ class Jobs:
             problems.append(f"it had to begin by {when(state.offer.expires)}")
         problems += [f"{party} refused: {one_line(why)}" for party, why in state.refusals.items()]
         problems += self._badly_signed("its proposal", state.proposal)
-        for hub in self.standing.hubs:
+        for hub in self.members_of(state).hubs:
             signed = state.approvals.get(hub)
             if signed is None:
                 problems.append(f"{hub} has not approved")
@@ -209,10 +285,19 @@ class Jobs:
             job = job_of(offer)
         except (ConfigError, ModuleNotFoundError) as error:
             return error.problems if isinstance(error, ConfigError) else [str(error)]
-        problems, former = misfits(self.standing, offer, job), self.former(offer)
-        if (offer.of is None) != (offer.kind in ("train", "audit")):
-            problems.append("a job that predicts or deletes is about a former one, and no other is")
-        if former is not None and offer.shared_file != former.offer.shared_file:
+        if offer.kind == "join":
+            if offer.of == self.joined:
+                return join_problems(self.standing, job)
+            return ["the members have changed since it was proposed"] * (self._awaited_before(offer) is None)
+        if not self._is_of_members(job) and self._awaited_for(job) is None:
+            return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
+        problems, former = misfits(offer, job), self.former(offer)
+        is_about = offer.kind in ("predict", "delete")
+        if is_about != (offer.of is not None) and (is_about or "align" not in offer.steps):
+            problems.append("a job that predicts or deletes is about a former one, and no other is that aligns nothing")
+        if former is not None and "align" in offer.steps:
+            problems += _unlike(former, job)
+        elif former is not None and offer.shared_file != former.offer.shared_file:
             problems.append(f"its shared file is not that of job {former.name[:12]}")
         if (start := job.config.train.start) is not None and not JOB_NAME.fullmatch(start):
             problems.append(f"train.start = {start!r}: in a job it is the whole name of a former job")
@@ -232,11 +317,19 @@ class Jobs:
         return self.unfit(offer) or self.not_yet(offer)
 
     def not_yet(self, offer: Offer) -> list[str]:
-        """Why a job has to wait for the one that it is about; what others have signed about that one may still come."""
-        start = job_of(offer).config.train.start if offer.kind == "train" else None
-        name, former = (offer.of, self.former(offer)) if start is None else (start, self.started_from(offer))
-        if name is None:
+        """Why a job has to wait for those that it is about; what others have signed about them may still come."""
+        job = job_of(offer)
+        awaited = self._awaited_before(offer) if offer.kind == "join" else self._awaited_for(job)
+        if awaited is not None:
+            return [f"job {awaited.name[:12]}, by which its members join, has not finished"]
+        if offer.kind == "join":
             return []
+        start = job.config.train.start if offer.kind == "train" else None
+        names = dict.fromkeys(name for name in (start, offer.of) if name is not None)
+        return [problem for name in names for problem in self._not_yet_about(name, offer)]
+
+    def _not_yet_about(self, name: str, offer: Offer) -> list[str]:
+        former = self.states.get(name)
         if former is None or former.offer.kind != "train":
             return [f"there is no training {name[:12]}"]
         if offer.kind == "delete":
@@ -257,8 +350,11 @@ class Jobs:
         if running:
             return self._after(running[0])
         for state in self.states.values():
-            if not state.is_over and {*self.standing.hubs} <= {*state.approvals} and not self.problems(state, now):
-                return Called(state.name, state.offer.steps[0], 1)
+            if state.is_over or not {*self.members_of(state).hubs} <= {*state.approvals}:
+                continue
+            if not self.problems(state, now):
+                is_join = state.offer.kind == "join"
+                return Closed(state.name, "finished") if is_join else Called(state.name, state.offer.steps[0], 1)
         return None
 
     def in_words(self, state: JobState, now: float) -> str:
@@ -271,7 +367,7 @@ class Jobs:
             return "; ".join(f"refused by {party}: {one_line(why)}" for party, why in state.refusals.items())
         if state.call is not None:
             call = state.call
-            left = [party for party in parties_of(self.standing) if (party, call) not in state.endings]
+            left = [party for party in parties_of(self.members_of(state)) if (party, call) not in state.endings]
             return f"{call.step}, attempt {call.attempt}, waits for {', '.join(left)}"
         if problems := self.problems(state, now):
             return one_line("; ".join(problems))
@@ -282,7 +378,7 @@ class Jobs:
         """What a job waits for that is not over, as a party sees it."""
         if state.call is not None:
             return "running"
-        lacking = {*self.standing.hubs} - {*state.approvals}
+        lacking = {*self.members_of(state).hubs} - {*state.approvals}
         if party in lacking:
             return "person"
         return "others" if lacking else "queue"
@@ -291,6 +387,8 @@ class Jobs:
         """What a job was for, who approved it, and how each of its steps ended."""
         offer, words = state.offer, []
         about = "" if offer.of is None else f" about job {offer.of[:12]}"
+        if offer.kind == "join":
+            about = f" of {', '.join(self.newcomers(offer)) or 'none'}"
         receivers = f", predictions for {', '.join(offer.to)}" if offer.to else ""
         words.append(f"{', '.join(offer.steps)}{about}{receivers}, proposed by {offer.proposer}")
         words.append(f"approved by {', '.join(sorted(state.approvals)) or 'none'}")
@@ -304,7 +402,7 @@ class Jobs:
     def _after(self, state: JobState) -> Called | Closed | None:
         """What follows when all have ended a step."""
         call = state.calls[-1]
-        endings = {state.endings.get((party, call)) for party in parties_of(self.standing)}
+        endings = {state.endings.get((party, call)) for party in parties_of(self.members_of(state))}
         worst: Sequence[Ending] = ("refused", "diverged")
         for ending in worst:
             if ending in endings:
@@ -324,6 +422,58 @@ class Jobs:
         except ValueError as error:
             return [str(error)]
         return []
+
+    def _read(self) -> None:
+        """Take what the chains say."""
+        entries = [signed for chain in self.log.chains.values() for signed in chain]
+        proposals = [signed for signed in entries if isinstance(signed.entry.statement, Proposed)]
+        for signed in sorted(proposals, key=lambda signed: (signed.entry.time, signed.entry.digest)):
+            self._propose(signed)
+        for signed in entries:
+            self._apply(signed)
+
+    def _grow(self) -> bool:
+        """Take the next members that have joined, and entries of those who may; whether there were any."""
+        for state in self.states.values():
+            if self._is_let_in(state):
+                if self.log.admit(parties_of(state.job)):
+                    return True
+                if state.closed == "finished" and {*state.job.hubs} <= {*state.approvals}:
+                    self.members[state.name] = state.job
+                    return True
+        return False
+
+    def _is_let_in(self, state: JobState) -> bool:
+        """Whether all organisations that are there have approved that members join."""
+        if state.offer.kind != "join" or not {*self.standing.hubs} <= {*state.approvals}:
+            return False
+        return state.offer.of == self.joined and not self.unfit(state.offer)
+
+    def _may_join(self, state: JobState) -> bool:
+        """Whether members may still join by a job; of one that has finished, approvals may not be here yet."""
+        is_open = state.closed == "finished" or not state.is_over
+        return state.offer.kind == "join" and state.name not in self.members and is_open
+
+    def _awaited_before(self, offer: Offer) -> JobState | None:
+        """The job by which members are to join before those of this one do."""
+        before = self.states.get(offer.of or "")
+        return before if before is not None and self._may_join(before) else None
+
+    def _is_of_members(self, job: Job) -> bool:
+        """Whether it names the members of now, or of before others joined."""
+        theirs = membership(job.config, "")
+        return any(membership(each.config, "") == theirs for each in self.members.values())
+
+    def _awaited_for(self, job: Job) -> JobState | None:
+        """The job by which members join that it names, if they are still to join."""
+        if self._is_of_members(job):
+            return None
+        theirs, open_joins = membership(job.config, ""), filter(self._may_join, self.states.values())
+        return next((state for state in open_joins if self._names(state, theirs)), None)
+
+    def _names(self, state: JobState, members: str) -> bool:
+        """Whether a job names these members."""
+        return membership(self.members_of(state).config, "") == members
 
     def _propose(self, signed: SignedEntry) -> None:
         statement = signed.entry.statement
@@ -349,10 +499,13 @@ class Jobs:
             return
         state = self.states[statement.job]
         if isinstance(statement, Approved):
-            if party in self.standing.hubs and statement.expires >= signed.entry.time:
+            # Which hubs have to approve is asked when it matters: that takes the job's file.
+            if party.startswith("hub.") and statement.expires >= signed.entry.time:
                 state.approvals[party] = signed
         elif isinstance(statement, Refused):
-            state.refusals.setdefault(party, statement.because)
+            # Members that have no part in it have no say in it either.
+            if party in parties_of(self.members_of(state)):
+                state.refusals.setdefault(party, statement.because)
         elif isinstance(statement, Called | Closed):
             if party == self.leader:
                 self._lead(state, statement)
@@ -367,7 +520,7 @@ class Jobs:
     def _lead(self, state: JobState, statement: Called | Closed) -> None:
         if isinstance(statement, Closed):
             state.closed = state.closed or statement.ending
-        elif state.closed is None and statement.step in state.offer.steps:
+        elif state.closed is None and statement.step in state.offer.steps and statement.step != "join":
             state.calls.append(statement)
 
 

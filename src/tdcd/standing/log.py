@@ -70,6 +70,15 @@ class Log:
         """Read what another process has added to the files; whether there was something."""
         return sum(self._read(party) for party in self.chains) > 0
 
+    def admit(self, parties: Collection[str]) -> bool:
+        """Take entries of further parties from now on; whether there was a party that is new."""
+        new = sorted({*parties} - {*self.chains})
+        self.chains |= {party: [] for party in new}
+        self._sizes |= dict.fromkeys(new, 0)
+        for party in new:
+            self._read(party)
+        return bool(new)
+
     def accept(self, signed: SignedEntry) -> bool:
         """Keep the next entry of a party; whether it is new.
 
@@ -97,8 +106,8 @@ class Log:
         return signed
 
     def lacking(self, counts: Mapping[str, int]) -> list[SignedEntry]:
-        """What another party does not have yet, each chain in its order."""
-        return [entry for party, chain in self.chains.items() for entry in chain[counts.get(party, 0) :]]
+        """What another party does not have yet of the chains that it knows, each in its order."""
+        return [entry for party, chain in self.chains.items() if party in counts for entry in chain[counts[party] :]]
 
     def _is_next(self, signed: SignedEntry) -> bool:
         entry = signed.entry

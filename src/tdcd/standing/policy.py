@@ -17,7 +17,7 @@ from tdcd.config.reading import read_toml
 from tdcd.config.schema import Aggregate, Name, Positive, PositiveFloat
 from tdcd.core.words import counted, one_line
 from tdcd.standing.facts import DAY_S, MONTH_S, Facts
-from tdcd.standing.statements import JobKind
+from tdcd.standing.statements import JobKind, PartyName
 
 OF_HUBS = ("jobs_per_day", "jobs_per_month", "hours")
 """The keys of hubs' policies alone: when and how often to approve."""
@@ -33,7 +33,7 @@ class Policy(BaseModel):
     purposes: list[str] = []
     """The purposes that a job may have, word for word."""
     kinds: list[JobKind] = ["train"]
-    """What a job may do: train, predict, audit or delete."""
+    """What a job may do: train, predict, audit, delete or join."""
     columns: list[str] = []
     """The columns of the own silo that a job may read: features, id, label, weight and key; a job has to name them all.
     """
@@ -65,6 +65,8 @@ class Policy(BaseModel):
     """Whether every hub may get all silos' blocks."""
     predictions: list[Name] = []
     """The silos that may get predictions."""
+    members: list[PartyName] = []
+    """The hubs and clients that may join: hub.SILO, client.SILO.NAME."""
     silos: Positive = 2
     """The fewest silos of a job."""
     rows: Positive = 100
@@ -104,7 +106,9 @@ def judge(policy: Policy, job: Facts) -> list[str]:
 def judge_content(policy: Policy, job: Facts) -> list[str]:
     """The same without when and how often: what a client judges."""
     reasons = _who_and_why(policy, job)
-    if job.kind != "delete":
+    if job.kind == "join":
+        reasons += [f"members: '{party}' is not among them" for party in job.joining if party not in policy.members]
+    elif job.kind != "delete":
         reasons += _reading(policy, job)
     if job.kind in ("train", "predict"):
         reasons += _protection(policy, job)

@@ -9,20 +9,21 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from tdcd.config import ConfigError
 from tdcd.core.words import one_line
 from tdcd.records.files import parse_json, read_plain
-from tdcd.runtime.messages.wire import RejectedMessage
+from tdcd.runtime.messages.wire import PROTOCOL, RejectedMessage
 from tdcd.runtime.process.driver import TICK_S
 from tdcd.runtime.process.endpoint import Endpoint, is_worth_logging
 from tdcd.runtime.process.log import event, logger
@@ -33,7 +34,7 @@ from tdcd.runtime.storage.status import MOST_BYTES, STATUS, lock, write_status
 from tdcd.runtime.transport.transport import Joined, Received, Transport
 from tdcd.standing.children import start_child
 from tdcd.standing.home import Home
-from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all
+from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all, parties_of
 from tdcd.standing.statements import (
     MOST_AT_ONCE,
     Approved,
@@ -47,7 +48,7 @@ from tdcd.standing.statements import (
     read_message,
     written,
 )
-from tdcd.standing.step import EXITS, MADE_WAY, RUN, too_little_memory
+from tdcd.standing.step import EXITS, LEFT, MADE_WAY, RUN, too_little_memory
 
 PATIENCE_S, LONGEST_PATIENCE_S = 10.0, 600.0
 """How long a step waits for a party that stands by, before it makes way; twice as long each time."""
@@ -67,6 +68,20 @@ DESCRIBE_S = 60.0
 MOST_OPEN, MOST_OVER = 50, 10
 """Jobs that the page shows."""
 _ENDINGS: Mapping[int, Ending] = {0: "finished", 3: "diverged", 2: "refused"}
+
+
+class MadeWay(NamedTuple):
+    """A call whose step a party has left, since others stood by."""
+
+    call: Called
+    ending: Ending = "lost"
+    """How its part has ended: what is not done is lost once others have ended theirs."""
+
+    def is_over(self, have_ended: Sequence[bool]) -> bool:
+        """Whether it need not try again, by which of its partners have ended; to others a part that is done may be of
+        use.
+        """
+        return any(have_ended) if self.ending == "lost" else all(have_ended)
 
 
 class Desk:
@@ -92,11 +107,11 @@ class Desk:
         self.decided_at = -math.inf
         """When it last thought about what to do, by the monotonic clock."""
 
-    def step(self, made_way: Called | None = None) -> Called | None:
+    def step(self, made_way: MadeWay | None = None) -> Called | None:
         """Act on the next event; the call that the party follows now, if there is one.
 
         Args:
-            made_way: the call that the party has tried to follow before, in vain.
+            made_way: a call that the party has tried to follow before, in vain.
         """
         news = self.endpoint.transport.receive(TICK_S)
         if isinstance(news, Received):
@@ -125,7 +140,7 @@ class Desk:
                 self.home.log.accept(signed)
         except RejectedMessage as refusal:
             self.endpoint.refuse(news.sender, refusal)
-            if is_worth_logging(self.endpoint.refused[news.sender]):
+            if self.home.has_joined and is_worth_logging(self.endpoint.refused[news.sender]):
                 self.home.say(Rejected(news.sender, one_line(str(refusal), 300)))
 
     def _reject(self, jobs: Jobs) -> None:
@@ -162,7 +177,7 @@ class Desk:
         if party in self.endpoint.present:
             self.endpoint.transport.send(party, written(message))
 
-    def _decide(self, made_way: Called | None) -> Called | None:
+    def _decide(self, made_way: MadeWay | None) -> Called | None:
         """Say what the party has to say, and find the call that it follows."""
         home, now = self.home, self._clock()
         is_new = home.log.counts != self._known
@@ -173,6 +188,8 @@ class Desk:
         if is_new or now - self._described_at > DESCRIBE_S:
             self._described_at = now
             self.summary = summary_of(home, jobs, now)
+        if not home.has_joined:
+            return None
         for state in jobs.states.values():
             self._judge(jobs, state, now)
         if home.is_hub:
@@ -181,7 +198,8 @@ class Desk:
             event(type(statement).__name__.lower(), **msgspec.structs.asdict(statement))
             home.say(statement)
             return None
-        called = [state for state in jobs.states.values() if state.call is not None]
+        open_states = [state for state in jobs.states.values() if state.call is not None]
+        called = [state for state in open_states if home.party in parties_of(jobs.members_of(state))]
         return self._follow(jobs, called[0], now, made_way) if called else None
 
     def _judge(self, jobs: Jobs, state: JobState, now: float) -> None:
@@ -217,32 +235,33 @@ class Desk:
             event("refused by policy", job=state.name[:12], proposer=state.offer.proposer, why="; ".join(reasons))
             home.refuse(state, one_line("; ".join(reasons), 300))
 
-    def _follow(self, jobs: Jobs, state: JobState, now: float, made_way: Called | None) -> Called | None:
+    def _follow(self, jobs: Jobs, state: JobState, now: float, made_way: MadeWay | None) -> Called | None:
         home, call, party = self.home, state.calls[-1], self.home.party
-        partners = home.partners
+        partners = home.partners_in(jobs.members_of(state))
         if (party, call) in state.endings:
             return None
         if not home.is_hub and call.step in ("train", "predict", "audit") and (home.hub, call) in state.endings:
             # A hub ends when its clients know how.
             self._end(call, state.endings[home.hub, call])
             return None
-        if made_way == call and any((partner, call) in state.endings for partner in partners):
-            self._end(call, "lost")
+        has_tried = made_way is not None and made_way.call == call
+        if made_way is not None and has_tried and made_way.is_over([(who, call) in state.endings for who in partners]):
+            self._end(call, made_way.ending)
             return None
         if (party, call) not in state.started:
             self._begin(jobs, state, call, now)
             return None
-        if made_way == call and time.monotonic() - self._opened_at < LISTEN_S:
+        if has_tried and time.monotonic() - self._opened_at < LISTEN_S:
             return None
         wanted = {**entries_of(jobs, state), party: home.log.counts[party]}
         ready = [self._is_ready(partner, wanted, (partner, call) in state.started) for partner in partners]
-        return call if all(ready) else None
+        return call if all(ready) and not self._is_upgraded_too_early(state, partners) else None
 
     def _begin(self, jobs: Jobs, state: JobState, call: Called, now: float) -> None:
         """Begin a step, the first one only if every organisation has approved the job; else say why not."""
         home = self.home
         if not any(party == home.party for party, _ in state.started):
-            if any(hub not in state.approvals for hub in home.standing.hubs):
+            if any(hub not in state.approvals for hub in jobs.members_of(state).hubs):
                 self._wait(state, "it is called, and an approval is missing here")
                 return
             if not home.is_hub and self._is_barred(jobs, state, now):
@@ -268,6 +287,15 @@ class Desk:
         if counts is None:
             return has_started and partner not in self.endpoint.present
         return have_all(counts, wanted) and have_all(self.home.log.counts, counts)
+
+    def _is_upgraded_too_early(self, state: JobState, partners: Sequence[str]) -> bool:
+        """Whether partners speak another protocol, and so cannot end with this party what they have begun."""
+        for partner in partners:
+            why = self.endpoint.unfit.get(partner, "")
+            if why.startswith((f"{partner} speaks protocol ", f"{partner} does not say which protocol ")):
+                self._wait(state, f"{why}; a job that runs ends first, with the version that it began with")
+                return True
+        return False
 
     def _end(self, call: Called, ending: Ending) -> None:
         event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=ending)
@@ -322,7 +350,7 @@ def summary_of(home: Home, jobs: Jobs, now: float) -> dict[str, Any]:
 
 def _in_queue(jobs: Jobs, state: JobState, now: float) -> dict[str, Any]:
     """A job as the page shows it."""
-    answers = dict.fromkeys(jobs.standing.hubs, "")
+    answers = dict.fromkeys(jobs.members_of(state).hubs, "")
     for hub, signed in state.approvals.items():
         statement = signed.entry.statement
         answers[hub] = f"by {statement.by}" if isinstance(statement, Approved) else ""
@@ -392,11 +420,11 @@ class Service:
     def __init__(self, home: Home) -> None:
         """Take the party's files."""
         self.home = home
-        self._made_way: Called | None = None
+        self._made_way: MadeWay | None = None
         self._patience = PATIENCE_S
         self._shown: Mapping[str, Any] = {}
         self._answers = AnsweringProcess(home)
-        self._metrics = Metrics(None, tuple(home.partners))
+        self._metrics = Metrics(None, ())
         self._jobs: Mapping[str, Any] = {}
         """See :func:`summary_of`."""
 
@@ -415,7 +443,7 @@ class Service:
 
     def _served(self) -> AbstractContextManager[str | None]:
         """The figures for Prometheus, where the party's file says so."""
-        own, standing = self.home.own, self.home.standing
+        own, standing = self.home.own, self.home.meets
         if own.metrics is None:
             return nullcontext()
         address = standing.config.silos[standing.silo_index(own.silo)].hub or ""
@@ -423,9 +451,10 @@ class Service:
 
     def _stand_by(self, should_stop: Callable[[], bool]) -> Called | None:
         with closing(self._open()) as transport:
-            event("standing by", party=self.home.party)
-            desk, shown_at = Desk(self.home, transport), 0.0
-            while not should_stop():
+            event("standing by", party=self.home.party, version=sys.modules["tdcd"].__version__, protocol=PROTOCOL)
+            desk, shown_at, partners = Desk(self.home, transport), 0.0, self.home.partners
+            # Members that join have links at once: they are opened anew.
+            while not should_stop() and self.home.partners == partners:
                 call = desk.step(self._made_way)
                 if desk.decided_at != shown_at:
                     shown_at = desk.decided_at
@@ -440,7 +469,7 @@ class Service:
     def _measure(self, phase: str, figures: Mapping[str, Any], taken_at: float | None = None) -> None:
         """Replace the figures for Prometheus."""
         facts = {"party": self.home.party, "status": None, **figures, "phase": phase}
-        self._metrics.show(facts, time.time() if taken_at is None else taken_at)
+        self._metrics.show(facts, time.time() if taken_at is None else taken_at, tuple(self.home.partners))
 
     def _measure_step(self, folder: Path, call: Called, began: float) -> None:
         """The same while a step runs, from what its process says of itself in a file."""
@@ -466,7 +495,7 @@ class Service:
         home, deadline = self.home, time.monotonic() + PORT_S
         while True:
             try:
-                return open_transport(home.standing, home.party, home.partners, home.own, "stand")
+                return open_transport(home.meets, home.party, home.partners, home.own, "stand")
             except OSError:
                 if time.monotonic() > deadline:
                     raise
@@ -475,7 +504,7 @@ class Service:
     def _work(self, call: Called, should_stop: Callable[[], bool]) -> None:
         """Run a step in a process of its own, and say how it ended."""
         home = self.home
-        if self._made_way != call:
+        if self._made_way is None or self._made_way.call != call:
             self._patience = PATIENCE_S
         state = home.jobs().named(call.job)
         words = [str(home.path.absolute()), call.job, call.step, str(self._patience)]
@@ -511,8 +540,9 @@ class Service:
             # Compiled code cannot say it any better.
             home.refuse(home.jobs().named(call.job), too_little_memory(call.step, home.own.memory))
             return
-        if status not in (MADE_WAY, EXITS["interrupted"]):
+        if status not in (MADE_WAY, *LEFT.values()):
             event("step crashed", logging.ERROR, job=call.job[:12], step=call.step, status=status)
             time.sleep(min(self._patience, PATIENCE_S))
-        self._made_way = call
+        done: dict[int, Ending] = {left: _ENDINGS[EXITS[ending]] for ending, left in LEFT.items()}
+        self._made_way = MadeWay(call, done.get(status, "lost"))
         self._patience = min(2 * self._patience, LONGEST_PATIENCE_S)

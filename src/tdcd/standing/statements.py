@@ -18,8 +18,8 @@ Number = Annotated[int, Meta(ge=0, lt=2**16)]
 """Of an entry in its chain; a chain has no more."""
 Words = Annotated[str, Meta(max_length=1000)]
 Text = Annotated[str, Meta(max_length=1 << 16)]
-Step = Literal["align", "train", "predict", "audit", "delete"]
-JobKind = Literal["train", "predict", "audit", "delete"]
+Step = Literal["align", "train", "predict", "audit", "delete", "join"]
+JobKind = Literal["train", "predict", "audit", "delete", "join"]
 """What a job is for: its last step."""
 STEPS: tuple[tuple[Step, ...], ...] = (
     ("align", "train"),
@@ -27,6 +27,7 @@ STEPS: tuple[tuple[Step, ...], ...] = (
     ("predict",),
     ("audit",),
     ("delete",),
+    ("join",),
 )
 """What a job may consist of."""
 Ending = Literal["finished", "diverged", "refused", "lost"]
@@ -42,7 +43,7 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be computed. Its digest is the job's name."""
 
     federation: Sha256
-    """The digest of who takes part: see :func:`tdcd.standing.jobs.membership`."""
+    """The digest of who took part when the log began: see :func:`tdcd.standing.jobs.membership`."""
     proposer: PartyName
     shared_file: Text
     """The shared TOML file."""
@@ -53,7 +54,8 @@ class Offer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When it must have begun."""
     nonce: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
     of: Sha256 | None = None
-    """The former job whose model predicts, or whose folder is deleted."""
+    """The former job whose model predicts, or whose folder is deleted; for an alignment the one whose common ids
+    are not compared again; for a job by which members join the one by which members joined before."""
     to: Annotated[tuple[PartyName, ...], Meta(max_length=1000)] = ()
     """The hubs that get predictions."""
 

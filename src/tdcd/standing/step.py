@@ -11,9 +11,10 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tdcd.core.execution import Interrupted
 from tdcd.core.words import one_line
@@ -33,8 +34,12 @@ from tdcd.standing.jobs import Jobs, JobState
 
 MADE_WAY, REFUSED = 75, 2
 EXITS = {"finished": 0, "diverged": 3, "refused": REFUSED, "interrupted": MADE_WAY}
+LEFT = {"finished": 76, "diverged": 77}
+"""Exit statuses of a party whose run is over, and that has left since all stand by that may still need it."""
 IDS, SAMPLES, PREDICTIONS, PHI = "ids.txt", "samples.json", "predictions.csv", "phi.safetensors"
 OF_MEMORY = ("allocate memory", "out of memory", "Out of memory", "RESOURCE_EXHAUSTED", "can't start new thread")
+OF_JOBS = {"out", "ids", "samples", "start", "cold", "metrics"}
+"""Keys of a party's own file that jobs set, or that are the service's."""
 RUN = "run"
 """Of a hub: its run folder. Of a client: the folder for its status."""
 LOOK_S = 1.0
@@ -63,9 +68,20 @@ class MakingWay:
         if time.monotonic() - self._looked_at > LOOK_S:
             self._looked_at = time.monotonic()
             with suppress(OSError, ValueError, AttributeError):
-                facts = json.loads(status.read_text())
-                self.note("" if facts["status"] else " ".join(facts.get("unfit", {}).values()))
+                self.note(_of_waiting(json.loads(status.read_text())))
         return self.is_due()
+
+
+def _of_waiting(facts: Mapping[str, Any]) -> str:
+    """What is known of parties without a link that a party in a training waits for.
+
+    One whose run is over leaves when all stand by that it still waits for: they have ended, or come again.
+    """
+    unfit: Mapping[str, str] = facts.get("unfit", {})
+    if not facts["status"]:
+        return " ".join(unfit.values())
+    awaited = [unfit.get(party, "") for party in facts.get("missing_s", {})]
+    return " ".join(awaited) if all(DOING["stand"] in words for words in awaited) else ""
 
 
 class StepWaiting:
@@ -95,7 +111,7 @@ class StepWaiting:
         return self._making_way.is_due()
 
 
-def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOutcome:
+def run_step(home: Home, state: JobState, step: str, making_way: MakingWay) -> RunOutcome:
     """Take the party's part; a job that was not approved by all is refused here, too."""
     jobs, now = home.jobs(), time.time()
     state = jobs.named(state.name)
@@ -107,13 +123,13 @@ def run_step(home: Home, state: JobState, step: str, patience_s: float) -> RunOu
         assert former is not None
         remove(home.job_folder(former))
         return RunOutcome("finished")
-    job, making_way = home.job_of(state), MakingWay(patience_s)
+    job = home.job_of(state)
     part = JobPart(home, state, job, jobs.started_from(state.offer))
     if step == "train":
         return part.train(lambda: making_way.is_due_by(part.folder / RUN / STATUS))
-    waiting = StepWaiting(making_way, home.partners, part.folder)
+    waiting = StepWaiting(making_way, home.partners_in(job), part.folder)
     if step == "align":
-        return part.align(waiting)
+        return part.align(waiting, jobs.former(state.offer))
     return part.audit(waiting) if step == "audit" else part.predict(jobs, waiting)
 
 
@@ -125,20 +141,23 @@ class JobPart:
         self._home, self._state, self._job = home, state, job
         self.folder = home.job_folder(state)
         is_aligned, own = "align" in state.offer.steps, home.own
+        is_former = started_from is not None and own.silo in started_from.job.config.silo_names
         self._own = PartySection(
-            # All that a party's own file can say, but for what the job has in its folder, and what the service does.
-            **own.model_dump(include=PartySection.model_fields.keys() - {"out", "ids", "samples", "start", "metrics"}),
-            start=None if started_from is None or not home.is_hub else str(home.job_folder(started_from) / RUN),
+            **own.model_dump(include=PartySection.model_fields.keys() - OF_JOBS),
+            start=str(home.job_folder(started_from) / RUN) if started_from and is_former and home.is_hub else None,
+            # A silo that has joined since has no former block.
+            cold=home.is_hub and started_from is not None and not is_former,
             out=str(self.folder / RUN),
             ids=str(self.folder / IDS) if is_aligned else own.ids,
             samples=str(self.folder / SAMPLES) if is_aligned and home.is_hub and job.may_lack_samples else None,
         )
 
-    def align(self, waiting: StepWaiting) -> RunOutcome:
-        """Find the ids to train on."""
-        home, own = self._home, self._own
+    def align(self, waiting: StepWaiting, former: JobState | None = None) -> RunOutcome:
+        """Find the ids to train on; those that a former job has found are not compared again."""
+        home, own, file = self._home, self._own, SAMPLES if self._job.may_lack_samples else IDS
         if home.own.client is None:
-            aligned = align_as_hub(self._job, home.own.silo, [], own, waiting)
+            known = None if former is None else home.job_folder(former) / file
+            aligned = align_as_hub(self._job, home.own.silo, [], own, waiting, known=known)
         else:
             tables = [Path(own.data or "")]
             aligned = align_as_client(self._job, home.own.silo, home.own.client, tables, own, waiting)
@@ -241,8 +260,9 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
     open_log(home.party)
     limit_memory(home.own.memory)
     arm_as_asked()
+    making_way = MakingWay(float(patience_s))
     try:
-        outcome = run_step(home, home.jobs().named(name), step, float(patience_s))
+        outcome = run_step(home, home.jobs().named(name), step, making_way)
     except Exception as error:
         if home.own.memory is not None and is_of_memory(error):
             outcome = RunOutcome("refused", too_little_memory(step, home.own.memory))
@@ -252,7 +272,8 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
         else:
             raise
     event("step over", job=name[:12], step=step, outcome=outcome.status, why=one_line(outcome.reason))
-    return EXITS[outcome.status]
+    has_left = step == "train" and outcome.status in LEFT and making_way.is_due()
+    return (LEFT if has_left else EXITS)[outcome.status]
 
 
 if __name__ == "__main__":

@@ -217,16 +217,27 @@ def load_preparation(folder: Path, silo: str) -> Preparation:
     return Preparation.from_json(RunFolder(folder).preparation(silo))
 
 
-def load_former_block(run: Path, silo: str) -> FormerBlock:
-    """A silo's block in the folder of a former run: of a simulation, of its hub, or of ``tdcd up``."""
+def load_former_block(run: Path, silo: str) -> FormerBlock | None:
+    """A silo's block in the folder of a former run: of a simulation, of its hub, or of ``tdcd up``.
+
+    None if the run had other silos and not this one: its block then begins as it is drawn.
+    """
     folders = [RunFolder(path) for path in (run, run / "silos" / silo)]
     folder = next((folder for folder in folders if folder.model.file(silo).is_file()), None)
+    if folder is None and folders[0].is_begun and silo not in _silos_of(folders[0]):
+        return None
     if folder is None:
         where = folders[0].model.file(silo)
         raise ConfigError([f"train.start = '{run}': {where} is not there; name the folder of a run that has finished"])
     columns = load_preparation(folder.path, silo).columns if folder.preparation_file(silo).is_file() else None
     path = folder.model.file(silo)
     return FormerBlock(str(path), load_file(path), columns)
+
+
+def _silos_of(run: RunFolder) -> list[str]:
+    """The names in a run's settings and in its facts."""
+    silos = [*run.config().get("silos", ()), *run.facts().get("silos", ())]
+    return [str(silo.get("name")) for silo in silos if isinstance(silo, dict)]
 
 
 def load_label_encoding(folder: Path) -> LabelEncoding:

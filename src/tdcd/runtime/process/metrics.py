@@ -291,9 +291,9 @@ class Metrics:
         self.snapshot: Snapshot | None = None
         self._blank = Snapshot({}, partners, checkpoints=None if folder is None else folder / "checkpoint")
 
-    def show(self, facts: Mapping[str, Any], taken_at: float) -> None:
-        """Replace the snapshot of a party that stands by."""
-        self.snapshot = replace(self._blank, facts=facts, taken_at=taken_at)
+    def show(self, facts: Mapping[str, Any], taken_at: float, partners: tuple[str, ...]) -> None:
+        """Replace the snapshot of a party that stands by, whose partners may become more."""
+        self.snapshot = replace(self._blank, facts=facts, taken_at=taken_at, partners=partners)
 
     def update(self, facts: dict[str, Any], endpoint: Endpoint, timeline: Timeline, record: Record | None) -> None:
         """Replace the snapshot; text is made of it only on request."""

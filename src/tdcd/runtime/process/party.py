@@ -85,6 +85,8 @@ class PartySection(BaseModel):
     """The same: the most runs on labels as they are."""
     start: str | None = None
     """Where a hub has the folder of the former run that ``train.start`` names, if it is elsewhere here."""
+    cold: bool = False
+    """Of a hub whose silo was not in the former run that ``train.start`` names: its block begins as it is drawn."""
     samples: str | None = None
     """A hub's list of samples, where silos may lack some (``data.samples = "all"``), as tdcd align writes it."""
     data: str | None = None
@@ -101,7 +103,7 @@ class PartySection(BaseModel):
 
 OWN_PATHS = (
     *("certs", "out", "account", "start", "samples", "data", "labels", "ids", "label_key"),
-    *("federation", "folder", "policy", "new"),
+    *("federation", "joins", "folder", "policy", "new"),
 )
 """The keys that are paths, of a party's own file and of one that stands by."""
 Own = TypeVar("Own", bound=PartySection)
@@ -192,7 +194,9 @@ def _former_of(job: Job, silo: str, own: PartySection) -> FormerBlock | None:
     named = job.config.train.start
     if named is None and own.start is not None:
         raise ConfigError([f"start = {own.start!r}: goes with train.start in the shared file"])
-    return None if named is None else load_former_block(Path(own.start or named), silo)
+    if own.cold and (named is None or own.start is not None):
+        raise ConfigError(["cold = true: goes with train.start in the shared file, and without start"])
+    return None if named is None or own.cold else load_former_block(Path(own.start or named), silo)
 
 
 def account_for_predictions(own: PartySection) -> Account | None:

@@ -1,0 +1,164 @@
+"""Members that join a federation that stands by: its log continues, and all who were there have approved it."""
+
+import pytest
+
+from support.command import tdcd
+from support.standing import Office, StandingFederation, parties_in
+from tdcd.config import ConfigError
+from tdcd.records.run_folder import toml_text
+from tdcd.standing.home import open_log_of
+from tdcd.standing.jobs import Jobs, parties_of
+from tdcd.standing.policy import Policy, judge_content
+from tdcd.standing.statements import Called
+
+COMPANIES = {"bank": ["north"], "shop": ["main"], "bureau": ["east"]}
+WITH_CLIENT = COMPANIES | {"bank": ["north", "south"]}
+WITH_BOTH = WITH_CLIENT | {"insurer": ["west"]}
+BANK, SHOP, BUREAU, INSURER = "hub.bank", "hub.shop", "hub.bureau", "hub.insurer"
+SOUTH, WEST = "client.bank.south", "client.insurer.west"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    later = [("bank", ["south"]), ("insurer", ["west"])]
+    return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES, later)
+
+
+@pytest.fixture
+def office(files, monkeypatch):
+    monkeypatch.setattr("tdcd.standing.service.TICK_S", 0.0)
+    files.reset()
+    return Office(files)
+
+
+def approve(office, name, *hubs):
+    """What follows when these have approved; by party the call that it follows."""
+    for hub in hubs:
+        office.settle()
+        office.homes[hub].approve(office.jobs(hub).named(name))
+    return office.settle()
+
+
+def join(office, path, proposer=BANK, *newcomers):
+    """All who are there approve it."""
+    name = office.homes[proposer].propose(path, ("join",), "test", "", 1.0).name
+    office.settle()
+    for party in newcomers:
+        office.arrive(party)
+    approve(office, name, *({BANK, SHOP, BUREAU} - {proposer}))
+    return name
+
+
+def members(office):
+    return {frozenset(parties_of(home.jobs().standing)) for home in office.homes.values()}
+
+
+def test_a_client_joins_and_then_a_fourth_company_and_the_log_continues(office, files):
+    first = join(office, files.enlarged(WITH_CLIENT), BANK, SOUTH)
+    assert members(office) == {frozenset(parties_in(WITH_CLIENT))}
+    enlarged = files.enlarged(WITH_BOTH)
+    second = join(office, enlarged, SHOP, INSURER, WEST)
+    # The fourth company sees all that was ever said before it agrees, and until then it is no member.
+    assert office.jobs(INSURER).states[first].closed == "finished"
+    shown = tdcd("show", second, "--party", files.own(INSURER), cwd=files.folder).stdout
+    address = files.hubs[INSURER]
+    assert f"joins:              silo insurer: hub.insurer at {address}, clients west\nwho gets" in shown
+    assert "not approved by:    hub.insurer" in shown
+    assert office.jobs(WEST).states[second].closed is None
+    ahead = office.homes[BANK].propose  # A job of members that are still to join.
+    with pytest.raises(ConfigError, match=f"job {second[:12]}, by which its members join, has not finished"):
+        ahead(enlarged, ("align", "train"), "test", "", 1.0)
+    approve(office, second, INSURER)
+    assert members(office) == {frozenset(parties_in(WITH_BOTH))}
+    # Whoever has the files can check it, and what a new company proposes all can approve.
+    name = office.homes[INSURER].propose(enlarged, ("align", "train"), "test", "", 1.0).name
+    calls = approve(office, name, BANK, SHOP, BUREAU)
+    assert calls == dict.fromkeys(parties_in(WITH_BOTH), Called(name, "align", 1))
+    for party in (SOUTH, WEST):
+        log = open_log_of(office.homes[party].folder)
+        assert Jobs.of(files.home(BANK).founding, log).states[name].calls == [Called(name, "align", 1)]
+        assert log.counts == office.homes[BANK].log.counts
+    checked = tdcd("verify", office.homes[WEST].folder, "--log", cwd=files.folder)
+    assert checked.exit_code == 0, checked.output
+    assert f"job {first[:12]}: join of {SOUTH}, proposed by hub.bank; approved by {BANK}, {BUREAU}" in checked.stdout
+    assert f"job {second[:12]}: join of {INSURER}, {WEST}, proposed by hub.shop;" in checked.stdout
+    office.homes[WEST].refuse(office.jobs(WEST).named(name), "enough")
+    # Former members run jobs without the new ones, who have no part in them and no say.
+    former = office.homes[BANK].propose(files.shared, ("train",), "test", "", 1.0).name
+    called = approve(office, former, SHOP, BUREAU)
+    assert called == dict.fromkeys(parties_in(COMPANIES), Called(former, "train", 1)) | dict.fromkeys(
+        [SOUTH, INSURER, WEST]
+    )
+    office.homes[WEST].refuse(office.jobs(WEST).named(former), "no")
+    assert office.settle() == called
+
+
+def test_nobody_is_let_in_before_all_who_are_there_have_approved(office, files):
+    path = files.enlarged(WITH_BOTH)
+    office.homes[BANK].propose(path, ("join",), "test", "", 1.0)
+    state = office.jobs(BANK).states.popitem()[1]
+    office.settle()
+    office.arrive(INSURER)
+    approve(office, state.name, SHOP)
+    assert INSURER not in office.homes[BANK].partners
+    assert office.homes[INSURER].log.counts == dict.fromkeys(parties_in(COMPANIES), 0)
+    with pytest.raises(ValueError, match=r"hub\.insurer is new here: .* have not all let it join yet"):
+        office.homes[INSURER].propose(files.shared, ("align", "train"), "test", "", 1.0)
+    # A client can refuse, too, and then nobody joins.
+    office.homes["client.shop.main"].refuse(office.jobs("client.shop.main").named(state.name), "no")
+    office.settle()
+    with pytest.raises(ValueError, match="is over"):
+        office.homes[BUREAU].approve(office.jobs(BUREAU).named(state.name))
+    assert members(office) == {frozenset(parties_in(COMPANIES))}
+
+
+def test_of_two_files_the_one_that_was_approved_first_counts(office, files):
+    other = office.homes[SHOP].propose(files.enlarged(WITH_CLIENT, "other.toml"), ("join",), "test", "", 1.0).name
+    join(office, files.enlarged(WITH_BOTH), BANK, SOUTH, INSURER, WEST)
+    assert members(office) == {frozenset(parties_in(COMPANIES))}
+    approve(office, next(name for name in office.jobs(INSURER).states if name != other), INSURER)
+    assert members(office) == {frozenset(parties_in(WITH_BOTH))}
+    words = "the members have changed since it was proposed"
+    assert words in office.jobs(BANK).states[other].refusals[BANK]
+
+
+def test_a_job_of_members_whose_approvals_are_still_to_come_waits(office, files):
+    path = files.enlarged(WITH_CLIENT)
+    join(office, path, BANK, SOUTH)
+    state = office.homes[BANK].propose(path, ("align", "train"), "test", "", 1.0)
+    log = open_log_of(office.homes[BANK].folder)
+    del log.chains[SHOP][:]
+    lacking = Jobs.of(files.home(BANK).founding, log)
+    assert (lacking.joined, lacking.unfit(state.offer)) == (None, [])
+    assert "by which its members join, has not finished" in lacking.not_yet(state.offer)[0]
+
+
+def test_members_that_are_there_stay_as_they_are(office, files):
+    keys, sections = files.keys, files.sections(WITH_BOTH)
+    moved = [sections[0] | {"hub": "127.0.0.1:9"}, *sections[1:]]
+    for changed, why in (
+        ({"silos": sections[1:]}, "its silos do not begin with bank, shop, bureau: members stay"),
+        ({"silos": moved}, "silo 'bank': hub and accept_hubs stay"),
+        ({"silos": [sections[0] | {"clients": ["south"]}, *sections[1:]]}, "its clients do not begin with north"),
+        ({"silos": files.sections(COMPANIES)}, "it names no hub and no client that is new"),
+        ({"silos": sections, "federation": {"name": "other"}}, "since certificates name it; it was not set"),
+    ):
+        path = files.folder / "changed.toml"
+        path.write_text(toml_text(keys | changed))
+        with pytest.raises(ConfigError, match=why):
+            office.homes[BANK].propose(path, ("join",), "test", "", 1.0)
+    files.reset()
+    with pytest.raises(ConfigError, match=r"hub\.insurer is no party of .*federation\.toml; if it joins, name the"):
+        files.home(INSURER)
+
+
+def test_a_policy_names_who_may_join(office, files):
+    state = office.homes[BANK].propose(files.enlarged(WITH_BOTH), ("join",), "test", "", 1.0)
+    home = office.homes[BANK]
+    facts = home.facts(home.jobs(), state, int(office.clock))
+    some = {"proposers": ["bank"], "purposes": ["test"], "kinds": ["join"]}
+    assert judge_content(Policy(**some, members=[SOUTH, INSURER, WEST]), facts) == []
+    assert judge_content(Policy(**some, members=[SOUTH, WEST]), facts) == [f"members: '{INSURER}' is not among them"]
+    assert judge_content(Policy(**some | {"kinds": ["train"]}, members=[SOUTH, INSURER, WEST]), facts) == [
+        "kinds: 'join' is not among them"
+    ]
