@@ -58,7 +58,8 @@ STATEMENTS = {
         f"{COMPANIES}::test_only_the_hubs_and_authoritys_requests_cross_a_border",
         "Its clients, to others": f"{COMPANIES}::test_what_clients_sign_shows_their_companys_authority_to_all",
         "Its list": f"{COMPANIES}::test_a_company_revokes_its_own_clients_and_nobody_else",
-        "How long it lasts": f"{COMPANIES}::test_only_the_hubs_and_authoritys_requests_cross_a_border",
+        "How long it lasts": f"{COMPANIES}::test_only_the_hubs_and_authoritys_requests_cross_a_border "
+        f"{COMPANIES}::test_an_authority_whose_key_was_stolen_is_replaced",
         "Renewal": "runtime/test_expiry.py::test_a_certificate_that_expires_is_said_every_day_and_by_both_ends "
         f"{CERTIFICATES}::test_one_party_and_renewal "
         "runtime/test_renewal.py::test_files_are_used_when_they_are_good_and_all_there "

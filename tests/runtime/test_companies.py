@@ -259,6 +259,31 @@ def test_a_company_revokes_its_own_clients_and_nobody_else(tmp_path):
         watched_list(hub, HUB, told.append)
 
 
+def test_an_authority_whose_key_was_stolen_is_replaced(tmp_path):
+    companies = Companies(tmp_path)
+    mill, before = companies.homes[MILL], signed(companies.homes[NORTH], NORTH)
+    Authority(mill).check(NORTH, TEXT, before, "it")
+    revoke(companies.issuer, [COMPANY])
+    for folder in (mill, companies.bank, companies.homes[HUB]):
+        shutil.copy(companies.issuer / "revoked.crl", folder)
+    with pytest.raises(ValueError, match=r"authority\.bank\.csr is for a key that was revoked"):
+        sign(companies.issuer, make_request(companies.bank, COMPANY), again=True)
+    with pytest.raises(RevokedCardError, match="the authority of it comes with a certificate that was revoked"):
+        Authority(mill).check(NORTH, TEXT, before, "it")
+    shutil.copy(sign(companies.issuer, make_request(companies.bank, COMPANY, new_key=True)).certificate, companies.bank)
+    for client in (NORTH, SOUTH):
+        sign(companies.bank, make_request(companies.bank, client), again=True)
+    after, home = companies.home(NORTH, name="north again"), companies.homes[HUB]
+    shutil.copy(companies.bank / f"{COMPANY}.pem", home)
+    addresses = {HUB: free_address()}
+    for authority in (Authority(mill), Authority(home)):
+        authority.check(NORTH, TEXT, signed(after, NORTH), "it")
+        with pytest.raises(ForgedCardError):
+            authority.check(NORTH, TEXT, before, "it")
+    with joined(HUB, home, [NORTH], addresses) as hub, joined(NORTH, after, [HUB], addresses):
+        assert hub.receive(SOON) == Joined(NORTH)
+
+
 class TestCommands:
     @pytest.fixture
     def certs(self, tmp_path, monkeypatch):
