@@ -204,9 +204,9 @@ def rows_by_inverse(features: Floats, known: NDArray[np.intp], columns: Floats) 
     apart = squares[known][~np.eye(len(known), dtype=bool)]
     for width in WIDTHS if apart.any() else ():
         kernel = np.exp(-squares / (2 * width**2 * np.median(apart[apart > 0])))
-        found, missed = _ridge(_of_kernel(kernel, known), known, columns, KERNEL_PENALTIES, 1e-12)
+        learned, missed = _ridge(_of_kernel(kernel, known), known, columns, KERNEL_PENALTIES, 1e-12)
         better = missed < least
-        predicted[:, better], least = found[:, better], np.minimum(missed, least)
+        predicted[:, better], least = learned[:, better], np.minimum(missed, least)
     error: Floats = np.sqrt(least / len(known))
     return predicted, error
 
@@ -224,9 +224,11 @@ def _of_kernel(kernel: Floats, known: NDArray[np.intp]) -> Floats:
     return features
 
 
-def chance_above(found: Floats, error: Floats, level: Floats) -> Floats:
-    """The chance that each of these columns ``[R, D]`` is above its level, if what was found is off by ``error``."""
-    chances: Floats = 1 / (1 + np.exp(np.clip(-NORMAL_SLOPE * (found - level) / np.maximum(error, TINY), -700, 700)))
+def chance_above(estimates: Floats, error: Floats, level: Floats) -> Floats:
+    """The chance that each of these columns ``[R, D]`` is above its level, if the estimates are off by ``error``."""
+    chances: Floats = 1 / (
+        1 + np.exp(np.clip(-NORMAL_SLOPE * (estimates - level) / np.maximum(error, TINY), -700, 700))
+    )
     return chances
 
 

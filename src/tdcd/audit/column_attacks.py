@@ -235,9 +235,9 @@ class ColumnAttacks:
         columns = self._columns(silo)
         level, explained, areas = columns[known].mean(axis=0), [], []
         for features in (np.hstack([phi, own]), own):
-            found, error = rows_by_inverse(features, known, columns[known])
-            explained.append(variance_explained(columns[rest], found[rest]))
-            areas.append(self._areas(chance_above(found[rest], error, level), columns[rest] > level))
+            estimates, error = rows_by_inverse(features, known, columns[known])
+            explained.append(variance_explained(columns[rest], estimates[rest]))
+            areas.append(self._areas(chance_above(estimates[rest], error, level), columns[rest] > level))
         yield self._finding("inverse", seen, silo, explained[0], _mean(explained[1]), len(known))
         finding = self._finding("property", seen, silo, areas[0], _mean(areas[1]), len(known))
         yield replace(finding, measure="AUC")

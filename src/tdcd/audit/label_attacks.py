@@ -151,12 +151,12 @@ def _shares(plain: AuditFinding, planned: Plan, recording: Recording, observer: 
         without, estimates = np.array(guesses), np.array(guesses) - slopes
     else:
         assert seen.slopes is not None
-        found = labels_from_slopes(seen.slopes, loss)
-        found = (found == most).astype(np.float64) if target == "classes" else found
+        labelled = labels_from_slopes(seen.slopes, loss)
+        labelled = (labelled == most).astype(np.float64) if target == "classes" else labelled
         places = [np.flatnonzero(np.isin(recording.rows, ids)) for ids in recording.minibatches]
         places = [rows for rows in places if len(rows)]
         groups = [recording.rows[rows] for rows in places]
-        estimates = np.array([found[rows].mean() for rows in places])
+        estimates = np.array([labelled[rows].mean() for rows in places])
         without = np.zeros(len(groups))
     shares = np.array([holds[ids].mean() for ids in groups])
     if np.ptp(shares) < TINY:

@@ -33,7 +33,7 @@ def overview(audit: Audit) -> list[tuple[str, TextTable]]:
 
 
 def of_modes(audit: Audit) -> list[tuple[str, Callable[[Mode], float | None], str]]:
-    """What is said of every mode as a whole: its name, a function, and what it is in a few words."""
+    """What describes every mode as a whole: its name, a function, and what it is in a few words."""
     return [
         ("score", audit.score, "what the mode keeps"),
         ("utility", audit.utility, "held-out AUC or R² after these rounds"),
