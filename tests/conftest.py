@@ -5,6 +5,7 @@ depends on an earlier one.
 Temporary files are in memory if there is room: hubs wait for the disk again and again, and no test cuts the power.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -27,6 +28,12 @@ if not IS_WORKER:  # before JAX is imported, which reads it; workers and other p
 
 pytest.register_assert_rewrite("support")  # before any of it is imported
 pytest_plugins = ["support.examples", "support.memory", "support.quick"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """What is imported and collected by now stays until the end: the collector of garbage need not look at it again."""
+    gc.freeze()
 
 
 def pytest_unconfigure():

@@ -23,16 +23,19 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.codecs.codec import (
     BETWEEN_HUBS,
+    BLOCKS,
     TO_CLIENTS,
     TO_HUB,
     BlockCodec,
     Codec,
     Identity,
     NumpyBlocks,
+    Sending,
     WholeBlock,
     dither,
     for_all_silos,
@@ -46,7 +49,7 @@ from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.scaled import CurvedUpdate, Window
 from tdcd.core.family.steered import LONGEST, Steered
 from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
-from tdcd.core.lazy import Array
+from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import FullParticipation, Participation
 from tdcd.core.timing import Timing
@@ -275,7 +278,21 @@ class Variant:
         dithers = for_all_silos(partial(dither, seed, round_index, shape=shape), num_silos, few)
         dropping = [STREAM] if self.dropout.drops_silos else []
         dropped = for_all_silos(partial(uniforms, seed, round_index, shape=shape[:2]), num_silos, dropping)
-        return [both[0] | both[1] for both in zip(dithers, dropped, strict=True)]
+        return [of_silo | bits for of_silo, bits in zip(dithers, dropped, strict=True)]
+
+    def block_keys(self, seed: Any, round_index: Any, clients: Sequence[Array]) -> list[Any]:
+        """Per silo ``[K]``, the :attr:`~tdcd.core.codecs.codec.Sending.known_key` of each client's block, of the silo's
+        clients' numbers; None if blocks are not in few bits.
+        """
+        counts = [len(numbers) for numbers in clients]
+        if not self.few_bits[2]:
+            return [None] * len(counts)
+
+        def key(silo: Array, client: Array) -> Array:
+            return Sending(seed, round_index, silo, stream=BLOCKS + client).key  # type: ignore[arg-type]
+
+        keys = jax.vmap(key)(jnp.asarray(np.repeat(np.arange(len(counts)), counts)), jnp.concatenate(clients))
+        return [keys[end - count : end] for count, end in zip(counts, np.cumsum(counts), strict=True)]
 
     @property
     def beyond_theorem(self) -> tuple[str, ...]:

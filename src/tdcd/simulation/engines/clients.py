@@ -239,17 +239,8 @@ class ClientsProgram:
         shape = (*now.ids.shape, 1 if phi is None else phi.width)
         drawn = self.variant.drawn(now.seed, now.rounds, len(self.blocks), shape)
         sendings = [Sending(now.seed, now.rounds, silo, shape, drawn=each) for silo, each in enumerate(drawn)]
-        return now._replace(sendings=sendings, block_keys=self._block_keys(now))
-
-    def _block_keys(self, own: ClientsCall) -> list[Any]:
-        """See :attr:`ClientsCall.block_keys`; all at once, as :func:`~tdcd.core.codecs.codec.for_all_silos` draws."""
-        counts = [len(numbers) for numbers in own.numbers]
-        if not self.variant.few_bits[2]:
-            return [None] * len(counts)
-        keys = jax.vmap(lambda silo, client: Sending(own.seed, own.rounds, silo, stream=BLOCKS + client).key)(
-            np.repeat(np.arange(len(counts)), counts), jnp.concatenate(own.numbers)
-        )
-        return [keys[end - count : end] for count, end in zip(counts, np.cumsum(counts), strict=True)]
+        keys = self.variant.block_keys(now.seed, now.rounds, now.numbers)
+        return now._replace(sendings=sendings, block_keys=keys)
 
     def _phi(self, silo: int, block: Tree, shared: ClientsData, own: ClientsCall) -> Array:
         """The silo's phi in minibatch order, ``[E, B, C]``: lines 9 and 11."""
