@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-LIMITS = {"plain": (22, 124, 171), "evaluated": (26, 178, 271)}
+LIMITS = {"plain": (22, 125, 172), "evaluated": (26, 179, 272)}
 """The modules and functions of the runtime in one round of all parties together, and the functions of all folders.
 Fewer is better; more needs a reason."""
 

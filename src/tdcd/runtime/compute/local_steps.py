@@ -139,7 +139,7 @@ class LocalSteps:
         rows: ClientRows,
         known: Known,
         step_size: Any,
-        iteration: Any,
+        iteration: int,
         memory: Tree = None,
         *,
         client: tuple[NDArray[np.uint32], int],
@@ -155,6 +155,11 @@ class LocalSteps:
             own = None if phi_of_members(self.model) is None else (client[0], np.int32(client[1]))
             with precision(self.dtype):
                 return map_tree(np.asarray, _compiled_steps(block, *arrays, own, local=self))
+        return self._linear_steps(block, rows, known, weights, step_size, iteration)
+
+    def _linear_steps(
+        self, block: Tree, rows: ClientRows, known: Known, weights: Any, step_size: Any, iteration: Any
+    ) -> Tree:
         features: Any = rows.features.reshape(*rows.labels.shape, -1)
         descent = self.descent(step_size)
         apply, weighted_sum = self._products
