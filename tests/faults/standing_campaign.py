@@ -104,7 +104,7 @@ class Campaign:
             time.sleep(1.0)
 
     def ended(self, names, ending):
-        """Those of some jobs that have ended so; None for those that have not, or of which the first hub has not heard."""
+        """Those of some jobs that have ended so, as the first hub knows; None for those that have not."""
         states = self.jobs().states
         return [name for name in names if (states[name].closed if name in states else None) == ending]
 
@@ -130,8 +130,15 @@ class Campaign:
             role = party.partition(".")[0]
             self.kill(party, self.rng.choice(GOODBYES[role]) if self.rng.random() < 0.5 else None)
 
+    def is_same_everywhere(self):
+        """Whether all parties have all entries."""
+        counts = self.jobs().log.counts
+        return all(self.jobs(party).log.counts == counts for party in self.parties)
+
     def check(self, proposed, outside, reference):
         """All that has to hold at the end."""
+        self.until(lambda: {*self.jobs().states} >= {*proposed, *outside}, "all jobs at the first hub")
+        self.until(self.is_same_everywhere, "the same log")
         jobs = self.jobs()
         for name, path in proposed.items():
             state = jobs.states[name]
@@ -141,8 +148,6 @@ class Campaign:
         for name in outside:
             assert not jobs.states[name].calls
             assert not jobs.states[name].started
-        counts = self.jobs().log.counts
-        self.until(lambda: all(self.jobs(party).log.counts == counts for party in self.parties), "the same log")
         for party in self.parties:
             folder = self.federation.home(party).folder
             log = open_log_of(folder)
