@@ -40,7 +40,7 @@ CRASHED = "step crashed"
 class Campaign:
     """The services, the jobs, and who was killed where."""
 
-    def __init__(self, folder, organisations, clients, rng):
+    def __init__(self, folder, organisations, clients, files, rng):
         silos = {f"org{number}": [f"c{index}" for index in range(clients)] for number in range(organisations)}
         columns = {silo: [f"{silo}_a", f"{silo}_b"] for silo in silos}
         self.federation = StandingFederation(folder, silos, columns=columns)
@@ -52,7 +52,7 @@ class Campaign:
             self.federation.write_policy(hub, rounds=MOST_ROUNDS, jobs_per_day=1000, jobs_per_month=1000)
         self.files = [self._file(f"job{seed}.toml", seed=seed) for seed in range(3)]
         masked = {"exchange": {"protect": "mask", "protect_blocks": True}}
-        self.files.append(self._file("masked.toml", **masked))
+        self.files = [self._file("masked.toml", **masked), *self.files][:files]
         self.outside = self._file("outside.toml", train=self.federation.keys["train"] | {"rounds": MOST_ROUNDS + 1})
 
     def _file(self, name, **changes):
@@ -104,9 +104,9 @@ class Campaign:
             time.sleep(1.0)
 
     def ended(self, names, ending):
-        """Those of some jobs that have ended so; None for those that have not."""
+        """Those of some jobs that have ended so, as the first hub knows; None for those that have not."""
         states = self.jobs().states
-        return [name for name in names if states[name].closed == ending]
+        return [name for name in names if (states[name].closed if name in states else None) == ending]
 
     def runs(self, name, jobs):
         """The hubs' run folders of a job."""
@@ -130,8 +130,15 @@ class Campaign:
             role = party.partition(".")[0]
             self.kill(party, self.rng.choice(GOODBYES[role]) if self.rng.random() < 0.5 else None)
 
+    def is_same_everywhere(self):
+        """Whether all parties have all entries."""
+        counts = self.jobs().log.counts
+        return all(self.jobs(party).log.counts == counts for party in self.parties)
+
     def check(self, proposed, outside, reference):
         """All that has to hold at the end."""
+        self.until(lambda: {*self.jobs().states} >= {*proposed, *outside}, "all jobs at the first hub")
+        self.until(self.is_same_everywhere, "the same log")
         jobs = self.jobs()
         for name, path in proposed.items():
             state = jobs.states[name]
@@ -141,8 +148,6 @@ class Campaign:
         for name in outside:
             assert not jobs.states[name].calls
             assert not jobs.states[name].started
-        counts = self.jobs().log.counts
-        self.until(lambda: all(self.jobs(party).log.counts == counts for party in self.parties), "the same log")
         for party in self.parties:
             folder = self.federation.home(party).folder
             log = open_log_of(folder)
@@ -168,13 +173,14 @@ def main():
     options.add_argument("--organisations", type=int, default=3)
     options.add_argument("--clients", type=int, default=3, help="of each organisation")
     options.add_argument("--proposals", type=int, default=50)
+    options.add_argument("--files", type=int, default=4, choices=range(1, 5), help="different jobs")
     options.add_argument("--every", type=float, default=20.0, help="seconds between blows, on average")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     # So that services end, too, when it is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     rng, home, began = random.Random(given.seed), Path(tempfile.mkdtemp(prefix="tdcd-standing-")), time.monotonic()
-    it = Campaign(home / "it", given.organisations, given.clients, rng)
+    it = Campaign(home / "it", given.organisations, given.clients, given.files, rng)
     try:
         for party in it.parties:
             it.start(party)
