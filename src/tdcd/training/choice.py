@@ -33,7 +33,7 @@ CANDIDATES: Mapping[str, Mapping[str, Any]] = {
 
 WITHOUT_DROPOUT = "ensemble without dropout"
 NEARLY_ALL = 0.95
-"""An R2 from which on what dropout adds to the scores is no longer small beside what the columns leave open: there, an
+"""An R2 from which on what dropout adds to the scores is no longer small next to what the columns leave open: there, an
 ensemble without it is one more candidate."""
 
 TIME_LIMIT = 300.0
