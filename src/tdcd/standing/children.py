@@ -47,7 +47,13 @@ def _on_cores(number: int | None, words: list[str]) -> Iterator[None]:
 def limit_memory(memory: float | None) -> None:
     """Let this process have so many GB of its own; the system gives it no more, and it ends with a MemoryError."""
     if memory is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (round(memory * GB), round(memory * GB)))
+        resource.setrlimit(resource.RLIMIT_DATA, (round(memory * GB), resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def lift_memory_limit() -> None:
+    """Take :func:`limit_memory` back: a process that has reached its limit needs some more to say so."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def beyond_machine(memory: float | None, cores: int | None) -> list[str]:

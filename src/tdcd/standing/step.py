@@ -28,7 +28,7 @@ from tdcd.runtime.process.party import PartySection, open_transport, run_client,
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.status import STATUS, write_status
 from tdcd.runtime.transport.processes import DOING
-from tdcd.standing.children import end_with_service, limit_memory
+from tdcd.standing.children import end_with_service, lift_memory_limit, limit_memory
 from tdcd.standing.home import Home
 from tdcd.standing.jobs import Jobs, JobState
 
@@ -265,6 +265,7 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
         outcome = run_step(home, home.jobs().named(name), step, making_way)
     except Exception as error:
         if home.own.memory is not None and is_of_memory(error):
+            lift_memory_limit()
             outcome = RunOutcome("refused", too_little_memory(step, home.own.memory))
             home.refuse(home.jobs().named(name), outcome.reason)
         elif isinstance(error, ValueError | OSError | ModuleNotFoundError):

@@ -51,6 +51,7 @@ ELSEWHERE: Mapping[str, str] = {
     "federation.strips": "it is about images; leave it out",
     "federation.bias": "give it to from_frames itself: bias=...",
     "federation.name": REAL,
+    "federation.run": REAL,
     "federation.share_model": REAL,
     "federation.client_grace_s": REAL,
     "federation.protect_labels": "it is about what parties send: write it into the file of tdcd run or tdcd hub",
