@@ -117,6 +117,10 @@ def test_tdcd_predict_takes_links_of_new_samples(files, tmp_path):
     wrong = tdcd("predict", tmp_path / "run", *own, "--force", "--link", f"bank={tmp_path}/new_link.csv", cwd=tmp_path)
     assert wrong.exit_code == 2
     assert "link of silo 'bank': its rows have the ids of samples, and no key" in wrong.stderr
+    alone = ["--data", f"bank={tmp_path}/new_people.csv", "--without", "shop", "--out", out, "--force"]
+    wrong = tdcd("predict", tmp_path / "run", *alone, "--link", "shop=links.csv", cwd=tmp_path)
+    assert wrong.exit_code == 2
+    assert "--link shop=links.csv: goes with --data shop=FILE" in wrong.stderr
 
 
 def test_a_federation_of_frames(tmp_path):

@@ -78,6 +78,18 @@ class Absent:
         of_marks = [f"without {silo}" for silo in self.silos]
         return (*of_marks, *(["has the row"] if self.lacks_rows and not self.is_linear else []))
 
+    def weights(self, columns: Sequence[str], count: int) -> tuple[str, ...]:
+        """What each of so many weights of a linear block is of, if its features have these names.
+
+        >>> Absent(("shop",)).weights(["age", "without shop", "bias"], 4)
+        ('age', 'without shop', 'age without shop', 'bias')
+        """
+        if not self.silos or count == len(columns):
+            return tuple(columns)
+        own = (count - len(columns)) // len(self.silos)
+        of_marks = [name for mark in self.columns for name in (mark, *(f"{name} {mark}" for name in columns[:own]))]
+        return (*columns[:own], *of_marks, *columns[own + len(self.silos) :])
+
     def marked(self, features: NDArray[Any], absent: NDArray[np.bool_] | None, num_ones: int) -> NDArray[Any]:
         """Features with marks: ``[n, D + ones]`` to ``[n, D + marks + ones]``.
 

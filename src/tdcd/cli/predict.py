@@ -131,8 +131,7 @@ def predict(
         else:
             model = Model.load(target, allow_code=allow_code)
             model.check_meaning()
-            model = model.linked(tables_by_silo(link, model.silos, "--link"))
-            parts = _in_one_place(model, data, allow_missing, gone)
+            parts = _in_one_place(model, data, link, allow_missing, gone)
         if out is None:
             return
         predictions, ordered = write_sums(
@@ -357,7 +356,7 @@ def tables_by_silo(data: Sequence[str], silos: Sequence[str], option: str = "--d
 
 
 def _in_one_place(
-    model: "Model", data: Sequence[str], allow_missing: bool, without: Sequence[str]
+    model: "Model", data: Sequence[str], link: Sequence[str], allow_missing: bool, without: Sequence[str]
 ) -> Mapping[str, "SiloScores"]:
     """The scores of every silo; empty ones for a silo without new rows."""
     from tdcd.prediction.scores import check_without, no_scores
@@ -368,6 +367,10 @@ def _in_one_place(
     absent = [name for name in model.silos if name not in (*tables, *without)]
     if absent and not allow_missing:
         raise ValueError(f"--data {absent[0]}=FILE is missing: give it, or predict without it: --without {absent[0]}")
+    links = tables_by_silo(link, model.silos, "--link")
+    if unused := [name for name in links if name not in tables]:
+        raise ValueError(f"--link {unused[0]}={links[unused[0]]}: goes with --data {unused[0]}=FILE")
+    model = model.linked(links)
     rows = {name: read_rows(path, model.part(name).columns) for name, path in tables.items()}
     return model.all_scores(rows) | {name: no_scores(model) for name in absent}
 
@@ -454,8 +457,10 @@ def _score(
     from tdcd.runtime.process.party import own_file, read_job
     from tdcd.runtime.process.predict import score_as_client
 
-    if federation.suffix != ".toml" or silo is None or len(data) != 1 or len(link) > 1:
+    if federation.suffix != ".toml" or silo is None or len(data) != 1:
         raise ValueError("--client goes with FEDERATION.toml, --silo NAME and one --data FILE: this client's new rows")
+    if len(link) > 1:
+        raise ValueError(f"--link {link[1]}: --client takes one --link FILE, the link table of its new rows")
     if out is not None or without:
         raise ValueError("--client: the hub writes the predictions and says who is missing; leave --out and --without")
     certs, party, insecure = own

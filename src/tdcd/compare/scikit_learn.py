@@ -5,17 +5,19 @@ the same metrics.
 """
 
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import sklearn
 from numpy.typing import NDArray
 
+from tdcd.blocks.linear import is_linear
 from tdcd.compare.prediction import moving_seconds
 from tdcd.compare.raw_data import to_one_place
 from tdcd.config import ConfigError
@@ -183,11 +185,16 @@ class JoinedSamples(NamedTuple):
     def of(cls, plan: Plan) -> "JoinedSamples":
         """Those of a plan, all silos' columns side by side."""
         federation = plan.federation
-        widths = [len(preparation_of(silo).columns) for silo in federation.silos]
+        num_ones = [math.prod(silo.feature_shape) - len(preparation_of(silo).columns) for silo in federation.silos]
 
         def joined(parts: Sequence[Any]) -> Matrix:
-            flat = [np.asarray(part, np.float64).reshape(len(part), -1) for part in parts]
-            return np.hstack([part[:, :width] for part, width in zip(flat, widths, strict=True)])
+            wide = [np.asarray(part, np.float64).reshape(len(part), -1) for part in parts]
+            # What the weights of a linear block are multiplied by, where it has stand-ins.
+            wide = [
+                np.asarray(block.design(cast("Any", part))) if is_linear(block) else part
+                for block, part in zip(plan.blocks, wide, strict=True)
+            ]
+            return np.hstack([part[:, : part.shape[1] - ones] for part, ones in zip(wide, num_ones, strict=True)])
 
         given = federation.weights
         weights = np.ones(federation.num_samples) if given is None else np.asarray(given, np.float64)

@@ -170,6 +170,9 @@ def _started(federation: Federation, start: str | None) -> Federation:
         except ValueError as error:
             raise ConfigError([str(error)]) from None
         silos.append(replace(silo, former=former))
+    if not any(silo.former for silo in silos):
+        names = ", ".join(f"'{silo.name}'" for silo in silos)
+        raise ConfigError([f"train.start = {start!r}: none of the silos {names} was in that run"])
     return replace(federation, silos=tuple(silos))
 
 

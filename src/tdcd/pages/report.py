@@ -27,6 +27,7 @@ from tdcd.pages.timeline import time_section
 from tdcd.records.history import Record
 from tdcd.records.model_file import read_block
 from tdcd.records.run_folder import FederationFacts, RecordedRun, RunFolder, SiloFacts
+from tdcd.tables.preparation import load_preparation
 
 if TYPE_CHECKING:
     from tdcd.tables.overlap import PresenceCounts
@@ -385,11 +386,14 @@ def _blocks(run: RecordedRun) -> Iterator[tuple[SiloFacts, str]]:
 
 def _largest(run: RecordedRun, silo: SiloFacts) -> Weights | None:
     """None if the silo's part of the model is not here, or if it has no columns to name."""
-    path = RunFolder(run.path).model.file(silo.name)
+    folder = RunFolder(run.path)
+    path = folder.model.file(silo.name)
     if len(silo.feature_shape) > 1 or not path.is_file():
         return None
     values = np.asarray(read_block(path)[0]["weight"], np.float64)
     names = silo.columns or tuple(f"column {number + 1}" for number in range(len(values)))
+    if len(names) != len(values) and folder.preparation_file(silo.name).is_file():
+        names = load_preparation(run.path, silo.name).absent.weights(names, len(values))
     kept = [place for place, name in enumerate(names) if name != ONES]
     if len(names) != len(values) or not kept:
         return None

@@ -154,7 +154,12 @@ def choose(
     leader: tuple[str, Result | None] = ("", None)
     tried = dict(candidates)
     left = [*tried]
-    while left:
+    while left or WITHOUT_DROPOUT not in tried:
+        if not left:
+            if "ensemble" not in losses or not _explain_nearly_all(trials):
+                break
+            tried[WITHOUT_DROPOUT] = {**tried["ensemble"], "dropout": 0.0}
+            left.append(WITHOUT_DROPOUT)
         name = left.pop(0)
         keys, began = tried[name], time.monotonic()
         due = began + max(0.0, ends - began) / (1 + len(left))
@@ -189,9 +194,6 @@ def choose(
                 leader = (best, None if is_cut or best != name else result)
         if is_cut and not clock.has_rung:
             break
-        if not left and WITHOUT_DROPOUT not in tried and _explain_nearly_all(trials) and "ensemble" in losses:
-            tried[WITHOUT_DROPOUT] = {**tried["ensemble"], "dropout": 0.0}
-            left.append(WITHOUT_DROPOUT)
     if not losses:
         if refused is not None:
             raise refused
