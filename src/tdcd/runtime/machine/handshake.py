@@ -278,7 +278,11 @@ class Handshake:
         """A client's features are ready."""
         shape = message.feature_shape
         outputs = 1 if not self.run or self.sample_index is None else self.sample_index.outputs(self.job.config).count
-        absent = Absent() if self.preparation is None else self.preparation.absent
+        absent = Absent()
+        if self.preparation is not None and self.preparation.absent:
+            absent, width = self.preparation.absent, len(self.preparation.columns) + self.job.has_bias(self.silo)
+            if [*shape] != [width]:
+                raise RejectedMessage(f"'feature_shape' is {[*shape]}, and rows with their stand-ins are [{width}]")
         if beyond := block_beyond(self.job, self.silo, shape, outputs, absent):
             raise RejectedMessage(f"'feature_shape': {beyond}")
         other, known = next(iter(self.ready.items()), ("", shape))
