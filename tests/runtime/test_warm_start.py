@@ -85,6 +85,9 @@ def test_a_silo_that_is_new_begins_as_it_is_drawn(tables, former, tmp_path):
     with pytest.raises((ConfigError, FileNotFoundError)):
         load_former_block(former, "bureau")
     (tmp_path / "away.json").rename(former / "federation.json")
+    keys["silos"] = [own | {"name": f"{own['name']}-2"} for own in keys["silos"]]
+    with pytest.raises(ConfigError, match="none of the silos 'bank-2', 'shop-2', 'bureau-2' was in that run"):
+        plan(check_config(keys))
 
 
 def test_parties_have_the_history_of_the_simulation_and_a_run_of_theirs_starts_the_next(tables, former, tmp_path):

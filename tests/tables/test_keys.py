@@ -79,6 +79,10 @@ def test_a_run_is_that_of_the_joined_table(files, tmp_path):
     new = {"bank": tmp_path / "people.csv", "shop": tmp_path / "joined.csv"}
     scores = Model.load(tmp_path / "b").scores(new)
     np.testing.assert_array_equal(model.scores(new), scores)
+    # There a key is one more column, of any type.
+    every = tables()[3]
+    pq.write_table(pa.table(every | {"home": [0.5] * len(every["id"])}), tmp_path / "joined.parquet")
+    np.testing.assert_array_equal(model.scores(new | {"shop": tmp_path / "joined.parquet"}), scores)
     by_key = new | {"shop": tmp_path / "households.csv"}
     np.testing.assert_array_equal(model.scores(by_key), scores)
     write_csv(tmp_path / "nameless.csv", {"income": [1.0], "town": ["Oslo"]})

@@ -46,7 +46,8 @@ def read_rows(table: Path | Source, columns: Columns, *, may_be_empty: bool = Fa
         may_be_empty: whether a table with a header and no rows is one.
     """
     if isinstance(table, Path):
-        with open_table(table, columns.row_id, columns.dialect) as source:
+        # The key of a table that has a row for each sample is one more column.
+        with open_table(table, columns.id if columns.takes_joined else columns.row_id, columns.dialect) as source:
             return read_rows(source, columns, may_be_empty=may_be_empty)
     if columns.is_keyed(table.header):
         return _linked(table, columns)
