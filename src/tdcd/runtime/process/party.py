@@ -196,7 +196,12 @@ def _former_of(job: Job, silo: str, own: PartySection) -> FormerBlock | None:
         raise ConfigError([f"start = {own.start!r}: goes with train.start in the shared file"])
     if own.cold and (named is None or own.start is not None):
         raise ConfigError(["cold = true: goes with train.start in the shared file, and without start"])
-    return None if named is None or own.cold else load_former_block(Path(own.start or named), silo)
+    if named is None or own.cold:
+        return None
+    former = load_former_block(Path(own.start or named), silo)
+    if former is None:
+        event("cold start", why=f"the run {own.start or named} has no silo '{silo}', whose block is drawn from the seed")
+    return former
 
 
 def account_for_predictions(own: PartySection) -> Account | None:
