@@ -200,7 +200,9 @@ def _former_of(job: Job, silo: str, own: PartySection) -> FormerBlock | None:
         return None
     former = load_former_block(Path(own.start or named), silo)
     if former is None:
-        event("cold start", why=f"the run {own.start or named} has no silo '{silo}', whose block is drawn from the seed")
+        event(
+            "cold start", why=f"the run {own.start or named} has no silo '{silo}', whose block is drawn from the seed"
+        )
     return former
 
 
