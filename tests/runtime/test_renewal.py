@@ -1,6 +1,7 @@
 """New certificate files that are put in place while a party runs: they are used, and nothing has to be restarted."""
 
 import shutil
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -13,7 +14,7 @@ from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import explain
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.renewal import Renewal, RenewedTransport
-from tdcd.runtime.transport.transport import Joined, Left, Received
+from tdcd.runtime.transport.transport import Joined, Left, LocalNetwork, Received
 from tdcd.runtime.transport.zenoh_settings import Tls
 
 
@@ -86,6 +87,28 @@ def test_a_signer_uses_the_new_pair_as_soon_as_it_is_one(certs, tmp_path):
 class Signed:
     def __init__(self, certificate, signature):
         self.certificate, self.signature = certificate, signature
+
+
+def test_links_that_are_closed_while_they_open_again_stay_closed(certs):
+    network, ends = LocalNetwork(), []
+
+    def opened():
+        end = network.join(NORTH, [HUB])
+        for other in ends:
+            other.close()
+        return end
+
+    told = []
+    end = RenewedTransport(opened, renewal_of(certs, NORTH, told, clock=Clock()))
+    ends.append(end)
+    issue(certs, NORTH, renew=True)
+    for _ in range(2):
+        with suppress(RuntimeError):
+            end.receive(0)
+    with pytest.raises(RuntimeError, match="is closed"):
+        end.receive(0)
+    assert told == []
+    network.join(NORTH, [HUB]).close()
 
 
 @pytest.mark.parametrize("party", [HUB, NORTH])

@@ -43,7 +43,7 @@ from tdcd.runtime.certificates.agreement import Certified, ForgedCardError
 from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.guard import Guard, loopback_port
-from tdcd.runtime.transport.processes import CHOSEN, REFUSED, TAKEN, PeerProcesses, Process
+from tdcd.runtime.transport.processes import CHOSEN, REFUSED, TAKEN, PeerProcesses, Process, is_nonce
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
     HANDSHAKE_LEASES,
@@ -464,7 +464,7 @@ class ZenohTransport:
         mark, _, by = attached[:MOST_ATTACHED_BYTES].partition(b"/")
         nonce = by.decode(errors="replace")
         with self._lock:
-            if name != self._names[sender]:
+            if name != self._names[sender] or not is_nonce(nonce):
                 return
             if mark in (CHOSEN, TAKEN, REFUSED):
                 self._note(sender, self._received_choice(sender, nonce, mark, sample.payload.to_bytes()))
