@@ -1,7 +1,7 @@
 """New certificate files that are put in place while a party runs: they are used, and nothing has to be restarted."""
 
 import shutil
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -9,6 +9,7 @@ import pytest
 from cryptography import x509
 
 from support.party_processes import wait_until
+from support.ports import free_address
 from support.transport_parties import HUB, HUBS, NORTH, SOON, SOUTH, ZenohNetwork
 from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import explain
@@ -16,6 +17,7 @@ from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.renewal import Renewal, RenewedTransport
 from tdcd.runtime.transport.transport import Joined, Left, LocalNetwork, Received
 from tdcd.runtime.transport.zenoh_settings import Tls
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 
 
 @pytest.fixture
@@ -109,6 +111,19 @@ def test_links_that_are_closed_while_they_open_again_stay_closed(certs):
         end.receive(0)
     assert told == []
     network.join(NORTH, [HUB]).close()
+
+
+def test_a_port_is_free_again_when_files_were_not_good(certs):
+    """They may be copied to at the moment when links are opened, which is tried again."""
+    address, key = {HUB: free_address()}, certs / f"{HUB}.key"
+    good = key.read_bytes()
+    for data in (good[:99], good):
+        key.write_bytes(data)
+        with (
+            nullcontext() if data == good else pytest.raises(ValueError, match="is not a private key"),
+            ZenohTransport(HUB, [NORTH], addresses={}, listen=address[HUB], tls=Tls.of(certs, HUB)),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("party", [HUB, NORTH])

@@ -248,9 +248,16 @@ class ZenohTransport:
         if listen is not None and tls is not None:
             self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, report)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
-        settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled)
-        # After the settings, whose errors say more.
-        self._certified = None if tls is None else Certified(tls.authority.parent, party, federation)
+        try:
+            settings = zenoh_settings(
+                party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled
+            )
+            # After the settings, whose errors say more.
+            self._certified = None if tls is None else Certified(tls.authority.parent, party, federation)
+        except BaseException:
+            if self._guard is not None:
+                self._guard.close()
+            raise
         self._session: zenoh.Session | None = None
         self._keys: dict[str, tuple[str, zenoh.KeyExpr]] = {}
         """Of messages to the process of each peer that has this nonce."""
