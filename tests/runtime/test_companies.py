@@ -16,7 +16,7 @@ from tdcd.cli.certificates import certs_app
 from tdcd.runtime.certificates.agreement import Authority, Card, Certified, ForgedCardError, RevokedCardError
 from tdcd.runtime.certificates.check import explain, facts_of, read_certificate
 from tdcd.runtime.certificates.issue import create_authority, issue, make_request, revoke, sign
-from tdcd.runtime.certificates.revocation import watched_list
+from tdcd.runtime.certificates.revocation import company_watched, watched_list
 from tdcd.runtime.transport.transport import Joined, Received
 from tdcd.runtime.transport.zenoh_settings import Tls
 from tdcd.runtime.transport.zenoh_transport import ZenohTransport
@@ -245,6 +245,8 @@ def test_a_company_revokes_its_own_clients_and_nobody_else(tmp_path):
         sign(companies.bank, make_request(companies.bank, NORTH), again=True)
     back = sign(companies.bank, make_request(companies.bank, NORTH, new_key=True))
     assert facts_of(read_certificate(back.certificate)).common_name == f"{NORTH}~2"
+    # Other companies have not got the list, nor do they need it to take what the client signs.
+    Authority(companies.homes[MILL]).check(NORTH, TEXT, signed(companies.home(NORTH, name="back"), NORTH), "it")
     # The list of the company may not name others, whoever wrote it.
     forge = tmp_path / "forge"
     forge.mkdir()
@@ -262,6 +264,10 @@ def test_a_company_revokes_its_own_clients_and_nobody_else(tmp_path):
 def test_an_authority_whose_key_was_stolen_is_replaced(tmp_path):
     companies = Companies(tmp_path)
     mill, before = companies.homes[MILL], signed(companies.homes[NORTH], NORTH)
+    revoke(companies.bank, [SOUTH])
+    shutil.copy(companies.bank / "revoked.bank.crl", companies.homes[HUB])
+    told = []
+    watched = watched_list(companies.homes[HUB], HUB, told.append)
     Authority(mill).check(NORTH, TEXT, before, "it")
     revoke(companies.issuer, [COMPANY])
     for folder in (mill, companies.bank, companies.homes[HUB]):
@@ -271,15 +277,25 @@ def test_an_authority_whose_key_was_stolen_is_replaced(tmp_path):
     with pytest.raises(RevokedCardError, match="the authority of it comes with a certificate that was revoked"):
         Authority(mill).check(NORTH, TEXT, before, "it")
     shutil.copy(sign(companies.issuer, make_request(companies.bank, COMPANY, new_key=True)).certificate, companies.bank)
+    (companies.bank / "revoked.bank.crl").unlink()
     for client in (NORTH, SOUTH):
-        sign(companies.bank, make_request(companies.bank, client), again=True)
+        sign(companies.bank, make_request(companies.bank, client, new_key=client == SOUTH), again=True)
     after, home = companies.home(NORTH, name="north again"), companies.homes[HUB]
     shutil.copy(companies.bank / f"{COMPANY}.pem", home)
+    # A hub that runs honours the list of the authority that its company has now.
+    (home / "revoked.bank.crl").unlink()
+    watched.follow(company_watched(home, HUB, told.append))
+    assert not watched.current.is_revoked(SOUTH)
+    revoke(companies.bank, [SOUTH])
+    shutil.copy(companies.bank / "revoked.bank.crl", home)
+    assert watched.changed()
+    assert watched.current.is_revoked(SOUTH)
     addresses = {HUB: free_address()}
     for authority in (Authority(mill), Authority(home)):
         authority.check(NORTH, TEXT, signed(after, NORTH), "it")
         with pytest.raises(ForgedCardError):
             authority.check(NORTH, TEXT, before, "it")
+        authority.check(NORTH, TEXT, before, "it", past=True)
     with joined(HUB, home, [NORTH], addresses) as hub, joined(NORTH, after, [HUB], addresses):
         assert hub.receive(SOON) == Joined(NORTH)
 

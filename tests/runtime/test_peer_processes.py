@@ -2,8 +2,8 @@
 
 import pytest
 
-from tdcd.runtime.transport.processes import CHOSEN, TAKEN, PeerProcesses, Process
-from tdcd.runtime.transport.transport import Joined
+from tdcd.runtime.transport.processes import CHOSEN, MOST_PROCESSES, REFUSED, TAKEN, PeerProcesses, Process
+from tdcd.runtime.transport.transport import Joined, Left
 
 pytestmark = pytest.mark.quick
 
@@ -40,3 +40,19 @@ def test_a_message_of_a_process_that_has_not_chosen_this_one_is_not(choice):
     assert link.received_message(PEER.nonce) == []
     assert not link.accepts(PEER.nonce)
     assert link.received_message("e" * 16) == []
+
+
+def test_a_process_that_does_not_prove_who_it_is_has_no_link_until_it_does():
+    link = processes()
+    link.came(PEER.word)
+    link.received_choice(PEER.nonce, CHOSEN, "")
+    link.announced(PEER.nonce)
+    assert link.doubted(PEER.nonce, "no proof") == [Left("hub.shop")]
+    assert (link.unfit, link.unsent[PEER.nonce]) == ("no proof", (REFUSED, b"no proof"))
+    assert link.received_message(PEER.nonce) == []
+    # However many come, few are remembered, and few are answered.
+    for number in range(2 * MOST_PROCESSES):
+        link.doubted(f"{number:032x}", "no proof")
+    assert len(link.unsent) <= MOST_PROCESSES + 1
+    link.received_choice(PEER.nonce, CHOSEN, "")
+    assert link.announced(PEER.nonce) == [Joined("hub.shop")]

@@ -1,6 +1,7 @@
 """New certificate files that are put in place while a party runs: they are used, and nothing has to be restarted."""
 
 import shutil
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -8,13 +9,15 @@ import pytest
 from cryptography import x509
 
 from support.party_processes import wait_until
+from support.ports import free_address
 from support.transport_parties import HUB, HUBS, NORTH, SOON, SOUTH, ZenohNetwork
 from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import explain
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.renewal import Renewal, RenewedTransport
-from tdcd.runtime.transport.transport import Joined, Left, Received
+from tdcd.runtime.transport.transport import Joined, Left, LocalNetwork, Received
 from tdcd.runtime.transport.zenoh_settings import Tls
+from tdcd.runtime.transport.zenoh_transport import ZenohTransport
 
 
 @pytest.fixture
@@ -86,6 +89,41 @@ def test_a_signer_uses_the_new_pair_as_soon_as_it_is_one(certs, tmp_path):
 class Signed:
     def __init__(self, certificate, signature):
         self.certificate, self.signature = certificate, signature
+
+
+def test_links_that_are_closed_while_they_open_again_stay_closed(certs):
+    network, ends = LocalNetwork(), []
+
+    def opened():
+        end = network.join(NORTH, [HUB])
+        for other in ends:
+            other.close()
+        return end
+
+    told = []
+    end = RenewedTransport(opened, renewal_of(certs, NORTH, told, clock=Clock()))
+    ends.append(end)
+    issue(certs, NORTH, renew=True)
+    for _ in range(2):
+        with suppress(RuntimeError):
+            end.receive(0)
+    with pytest.raises(RuntimeError, match="is closed"):
+        end.receive(0)
+    assert told == []
+    network.join(NORTH, [HUB]).close()
+
+
+def test_a_port_is_free_again_when_files_were_not_good(certs):
+    """They may be copied to at the moment when links are opened, which is tried again."""
+    address, key = {HUB: free_address()}, certs / f"{HUB}.key"
+    good = key.read_bytes()
+    for data in (good[:99], good):
+        key.write_bytes(data)
+        with (
+            nullcontext() if data == good else pytest.raises(ValueError, match="is not a private key"),
+            ZenohTransport(HUB, [NORTH], addresses={}, listen=address[HUB], tls=Tls.of(certs, HUB)),
+        ):
+            pass
 
 
 @pytest.mark.parametrize("party", [HUB, NORTH])

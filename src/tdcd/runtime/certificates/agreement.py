@@ -251,9 +251,11 @@ class Authority:
             raise ForgedCardError(f"{where} comes with no certificate of this federation's authority") from None
         self._check_facts(party, cert, where, now)
         if not past:
-            name = company_of(party)
-            is_company = issuer is not self._certificate and name in self._companies
-            _check_revoked(self._companies[name][1] if is_company else self._revoked, party, cert, where)
+            # Who is revoked by a company's authority, and has a later name since, is known where its list is.
+            _, company_list = self._companies.get(company_of(party), (None, None))
+            revoked = self._revoked if issuer is self._certificate else company_list
+            if revoked is not None:
+                _check_revoked(revoked, party, cert, where)
         try:
             if isinstance(key, rsa.RSAPublicKey):
                 key.verify(signed.signature, text, padding.PKCS1v15(), hashes.SHA256())
@@ -269,7 +271,9 @@ class Authority:
         """Who has to have signed a party's certificate: the federation's authority, or that of its company."""
         name, is_client = company_of(party), role_of(party) == "client"
         known = self._companies.get(name)
-        if is_client and known is not None and [other.public_key() for other in others] != [known[0].public_key()]:
+        is_known = known is None or [other.public_key() for other in others] == [known[0].public_key()]
+        # What was signed before the company had this authority stays signed.
+        if is_client and not is_known and not past:
             raise ForgedCardError(f"{where} comes with no certificate of {name}, which signs those of its clients here")
         if not others:
             return self._certificate

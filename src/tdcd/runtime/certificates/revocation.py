@@ -130,9 +130,13 @@ def company_list(folder: Path, party: str) -> Path:
 
 def watched_list(folder: Path, party: str, report: Callable[[str], None]) -> "WatchedList":
     """What a party's folder says of who is revoked: the federation's list, and that of its company if that has one."""
+    return WatchedList(folder / REVOKED, folder / AUTHORITY, report, company=company_watched(folder, party, report))
+
+
+def company_watched(folder: Path, party: str, report: Callable[[str], None]) -> "WatchedList | None":
+    """The list of a party's company, if that has an authority of its own."""
     company = folder / f"{company_of(party)}.pem"
-    own = WatchedList(company_list(folder, party), company, report) if company.exists() else None
-    return WatchedList(folder / REVOKED, folder / AUTHORITY, report, company=own)
+    return WatchedList(company_list(folder, party), company, report) if company.exists() else None
 
 
 class WatchedList:
@@ -165,6 +169,11 @@ class WatchedList:
     def current(self) -> RevocationList:
         """The list that is in force."""
         return self._current if self._company is None else self._current.joined(self._company.current)
+
+    def follow(self, company: "WatchedList | None") -> None:
+        """Take the list of the company's authority, if that is another one than before."""
+        if company is None or self._company is None or company._ca != self._company._ca:
+            self._company = company
 
     def is_due(self) -> bool:
         """Whether the last look is :data:`LOOK_S` ago."""

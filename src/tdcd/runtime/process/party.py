@@ -21,7 +21,7 @@ from tdcd.federation import client_of
 from tdcd.runtime.certificates.agreement import KEY_BYTES, Certified, Keys, SharedSecret
 from tdcd.runtime.certificates.check import authority_path, cautions, company_of, explain, read_secret
 from tdcd.runtime.certificates.issue import SECRET
-from tdcd.runtime.certificates.revocation import WatchedList, watched_list
+from tdcd.runtime.certificates.revocation import WatchedList, company_watched, watched_list
 from tdcd.runtime.compute import encryption
 from tdcd.runtime.compute.client_data import ClientData
 from tdcd.runtime.job import Job
@@ -390,7 +390,13 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         event("certificate", why=caution)
     files = [tls.certificate, tls.key, tls.authority.with_name(f"{company_of(party)}.pem")]
     renewal = Renewal(files, problems, partial(_log_renewal, party))
-    return RenewedTransport(partial(open_links, tls=tls, revocations=revocations[0]), renewal)
+
+    def opened() -> Transport:
+        # The company's authority may be another one by now.
+        revocations[0].follow(company_watched(tls.authority.parent, party, _log_list))
+        return open_links(tls=tls, revocations=revocations[0])
+
+    return RenewedTransport(opened, renewal)
 
 
 def dialled(job: Job, party: str, peers: Collection[str]) -> list[str]:

@@ -29,11 +29,22 @@ TITLE_BYTES = 60
 CHOSEN, TAKEN, REFUSED = b"chosen", b"taken", b"refused"
 """What a process is sent before anything else: that it is chosen; that another one is, and which; or why none is."""
 
+_NONCE = r"[0-9a-f]{16,64}"
 # A later version may add something at the end, and has another protocol.
 _WORD = re.compile(
-    r"(?P<nonce>[0-9a-f]{16,64})\.(?P<protocol>[0-9]{1,9})\.(?P<work>[a-z]{1,16})\.(?P<since>[0-9]{1,11})"
+    rf"(?P<nonce>{_NONCE})"
+    r"\.(?P<protocol>[0-9]{1,9})\.(?P<work>[a-z]{1,16})\.(?P<since>[0-9]{1,11})"
     r"\.(?P<expires>[0-9]{1,11})\.(?P<title>([0-9a-f]{2}){0,60})(\..{0,200})?"
 )
+
+
+def is_nonce(text: str) -> bool:
+    """Whether a process may have this nonce.
+
+    >>> is_nonce("0123456789abcdef"), is_nonce("**")
+    (True, False)
+    """
+    return re.fullmatch(_NONCE, text) is not None
 
 
 class Process(NamedTuple):
@@ -146,7 +157,9 @@ class PeerProcesses:
         """A process says that it has chosen this one, and does not prove that it is the peer's."""
         self._doubts.pop(nonce, None)
         while len(self._doubts) >= MOST_PROCESSES:
-            del self._doubts[next(iter(self._doubts))]
+            oldest = next(iter(self._doubts))
+            del self._doubts[oldest]
+            self.unsent.pop(oldest, None)
         self._doubts[nonce] = why
         self._choices.pop(nonce, None)
         events: list[Event] = []

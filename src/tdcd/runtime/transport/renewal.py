@@ -164,9 +164,13 @@ class RenewedTransport:
                     self._end = self._opened()
                     break
                 except (OSError, ValueError):
-                    if time.monotonic() > deadline:
+                    if self._is_closed or time.monotonic() > deadline:
                         raise
                     time.sleep(PAUSE_S)
         self._end.sent_bytes.update(before.sent_bytes)
         self._end.dropped.update(before.dropped)
+        if self._is_closed:
+            # By another thread, which may have closed the former links alone.
+            self._end.close()
+            return
         self._renewal.report(f"a new one is in use from now on: {self.party} has opened its links again")

@@ -43,7 +43,7 @@ from tdcd.runtime.certificates.agreement import Certified, ForgedCardError
 from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.guard import Guard, loopback_port
-from tdcd.runtime.transport.processes import CHOSEN, REFUSED, TAKEN, PeerProcesses, Process
+from tdcd.runtime.transport.processes import CHOSEN, REFUSED, TAKEN, PeerProcesses, Process, is_nonce
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
     HANDSHAKE_LEASES,
@@ -248,9 +248,16 @@ class ZenohTransport:
         if listen is not None and tls is not None:
             self._guard, inner = _guarded(party, listen, len(ordered), HANDSHAKE_LEASES * lease_s, report)
         behind = listen if inner is None else f"127.0.0.1:{inner}"
-        settings = zenoh_settings(party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled)
-        # After the settings, whose errors say more.
-        self._certified = None if tls is None else Certified(tls.authority.parent, party, federation)
+        try:
+            settings = zenoh_settings(
+                party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled
+            )
+            # After the settings, whose errors say more.
+            self._certified = None if tls is None else Certified(tls.authority.parent, party, federation)
+        except BaseException:
+            if self._guard is not None:
+                self._guard.close()
+            raise
         self._session: zenoh.Session | None = None
         self._keys: dict[str, tuple[str, zenoh.KeyExpr]] = {}
         """Of messages to the process of each peer that has this nonce."""
@@ -464,7 +471,7 @@ class ZenohTransport:
         mark, _, by = attached[:MOST_ATTACHED_BYTES].partition(b"/")
         nonce = by.decode(errors="replace")
         with self._lock:
-            if name != self._names[sender]:
+            if name != self._names[sender] or not is_nonce(nonce):
                 return
             if mark in (CHOSEN, TAKEN, REFUSED):
                 self._note(sender, self._received_choice(sender, nonce, mark, sample.payload.to_bytes()))
