@@ -249,7 +249,7 @@ class Jobs:
         try:
             return [] if before is None else newcomers(before, job_of(offer))
         except (ConfigError, ModuleNotFoundError):
-            # It is refused, and nobody joins.
+            # It is refused, and no party joins.
             return []
 
     def meeting(self, now: float) -> Job:

@@ -212,7 +212,7 @@ class Desk:
         # A job that all were called to in time waits for a client, however late: it begins or refuses.
         if now > state.offer.expires and (home.is_hub or state.call is None):
             return
-        # Of one that it has no part in a refusal would not count, and be said again and again.
+        # Of one that it has no part in a refusal would not count, and be signed again and again.
         if (home.is_hub and home.party in state.approvals) or not home.has_part_in(jobs, state):
             return
         if reasons := jobs.unfit(state.offer):
