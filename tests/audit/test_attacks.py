@@ -154,6 +154,15 @@ def test_a_gradient_says_the_mean_slope_if_columns_are_constant_or_add_up_to_one
     assert mean_slope(hidden.T @ slopes / 50, hidden) == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.parametrize("width", [20, 160, 400])
+def test_the_error_of_a_learned_inverse_is_that_on_other_rows_also_with_as_many_features_as_known_rows(width):
+    generator = np.random.default_rng(3)
+    phi = MANY @ generator.normal(size=(6, width)) + 3 * generator.normal(size=(360, width))
+    found, error = rows_by_inverse(phi, OWN, MANY[OWN])
+    assert error == pytest.approx(np.sqrt(np.mean((found[160:] - OTHERS) ** 2, axis=0)), rel=0.25)
+    assert variance_explained(OTHERS, found[160:]).mean() > 0.5
+
+
 def test_groups_of_the_same_share_are_a_coin():
     assert found_in_groups(np.arange(5.0), np.full(5, 0.25)) == 0.5
     assert found_in_groups(np.arange(5.0), np.arange(5.0)) == 1

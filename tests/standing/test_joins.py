@@ -8,8 +8,9 @@ from tdcd.config import ConfigError
 from tdcd.records.run_folder import toml_text
 from tdcd.standing.home import open_log_of
 from tdcd.standing.jobs import Jobs, parties_of
+from tdcd.standing.log import SKEW_S
 from tdcd.standing.policy import Policy, judge_content
-from tdcd.standing.statements import Called
+from tdcd.standing.statements import Approved, Called, Closed, Offer, Proposed
 
 COMPANIES = {"bank": ["north"], "shop": ["main"], "bureau": ["east"]}
 WITH_CLIENT = COMPANIES | {"bank": ["north", "south"]}
@@ -91,6 +92,17 @@ def test_a_client_joins_and_then_a_fourth_company_and_the_log_continues(office, 
     )
     office.homes[WEST].refuse(office.jobs(WEST).named(former), "no")
     assert office.settle() == called
+    # A policy of theirs is not asked, and they cannot speak for others.
+    files.write_policy(INSURER, epsilon_per_month=1.0)
+    office.open_again(INSURER)
+    waiting = office.homes[BANK].propose(files.shared, ("train",), "test", "", 1.0)
+    assert office.settle() == called
+    shown = tdcd("show", waiting.name, "--party", files.own(INSURER), cwd=files.folder)
+    assert "your part:          none" in shown.stdout
+    with pytest.raises(ValueError, match=r"hub\.insurer cannot approve: it has no part in job"):
+        office.homes[INSURER].approve(office.jobs(INSURER).named(waiting.name))
+    with pytest.raises(ConfigError, match=r"hub\.insurer has no part in it"):
+        office.homes[INSURER].propose(files.shared, ("train",), "test", "", 1.0)
 
 
 def test_nobody_is_let_in_before_all_who_are_there_have_approved(office, files):
@@ -98,6 +110,7 @@ def test_nobody_is_let_in_before_all_who_are_there_have_approved(office, files):
     office.homes[BANK].propose(path, ("join",), "test", "", 1.0)
     state = office.jobs(BANK).states.popitem()[1]
     office.settle()
+    files.write_policy(INSURER, epsilon_per_month=1.0)
     office.arrive(INSURER)
     approve(office, state.name, SHOP)
     assert INSURER not in office.homes[BANK].partners
@@ -136,7 +149,9 @@ def test_a_job_of_members_whose_approvals_are_still_to_come_waits(office, files)
 def test_members_that_are_there_stay_as_they_are(office, files):
     keys, sections = files.keys, files.sections(WITH_BOTH)
     moved = [sections[0] | {"hub": "127.0.0.1:9"}, *sections[1:]]
+    unreachable = {key: value for key, value in sections[3].items() if key != "hub"}
     for changed, why in (
+        ({"silos": [*sections[:3], unreachable]}, "silo 'insurer': hub is missing; add hub"),
         ({"silos": sections[1:]}, "its silos do not begin with bank, shop, bureau: members stay"),
         ({"silos": moved}, "silo 'bank': hub and accept_hubs stay"),
         ({"silos": [sections[0] | {"clients": ["south"]}, *sections[1:]]}, "its clients do not begin with north"),
@@ -162,3 +177,40 @@ def test_a_policy_names_who_may_join(office, files):
     assert judge_content(Policy(**some | {"kinds": ["train"]}, members=[SOUTH, INSURER, WEST]), facts) == [
         "kinds: 'join' is not among them"
     ]
+
+
+def hostile(office, shared_file, steps):
+    """A proposal that the bank's own program would not make, approved by the bank."""
+    home = office.homes[BANK]
+    expires = int(office.clock) + 3600
+    offer = Offer(home.log.federation, BANK, shared_file, steps, "test", "", expires, "0" * 32)
+    home.say(Proposed(offer))
+    home.say(Approved(offer.job, expires, "person"))
+    return offer
+
+
+def test_a_job_of_nobody_is_left_alone_and_a_log_with_a_file_that_cannot_be_read_can_be_verified(office, files):
+    nobody = [section | {"name": f"x{place}"} for place, section in enumerate(files.sections(COMPANIES))]
+    hostile(office, toml_text(files.keys | {"silos": nobody}), ("align", "train"))
+    unread = hostile(office, "no = [TOML", ("join",))
+    office.settle()
+    # The file that cannot be read is refused once.
+    assert [office.homes[BANK].log.counts[hub] for hub in (SHOP, BUREAU)] == [1, 1]
+    checked = tdcd("verify", office.homes[SHOP].folder, "--log", cwd=files.folder)
+    assert checked.exit_code == 0, checked.output
+    assert f"job {unread.job[:12]}: join of none, proposed by hub.bank" in checked.stdout
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_who_keeps_the_queue_cannot_let_members_join_after_the_expiry(office, files, late):
+    offer = hostile(office, files.enlarged(WITH_CLIENT).read_text(), ("join",))
+    for hub in (SHOP, BUREAU):
+        office.homes[hub].say(Approved(offer.job, offer.expires, "person"))
+    log = office.homes[BUREAU].log
+    if late:
+        log._clock = office.homes[BANK].log._clock = lambda: offer.expires + SKEW_S + 1
+    office.homes[BANK].say(Closed(offer.job, "finished"))
+    for hub in (BANK, SHOP):
+        for signed in office.homes[hub].log.chains[hub]:
+            log.accept(signed)
+    assert office.jobs(BUREAU).joined == (None if late else offer.job)

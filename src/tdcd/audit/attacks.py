@@ -22,6 +22,8 @@ from tdcd.records.metrics import auc
 
 PENALTIES = np.logspace(-16, 2, 37)
 """Penalties of the ridge regressions, relative to the largest squared singular value."""
+SMALLEST = 1e-12
+"""Singular values below this part of the largest are rounding."""
 LARGEST_DAMPING = 1e12
 SOFTEST_END = 1e-5
 """How noisy phi counts in the last Gauss-Newton step at least, relative to its spread."""
@@ -151,16 +153,15 @@ def rows_by_regression(features: Floats, known: NDArray[np.intp], columns: Float
     The penalty of each column is the one with the least leave-one-out error; the mean of the known rows, if none is
     better. It needs no model of what the features are: the phi of one silo, a sum of several, or other columns.
     """
-    return _ridge(features, known, columns, PENALTIES, 1e-3)[0]
+    return _ridge(features, known, columns, PENALTIES)[0]
 
 
-def _ridge(
-    features: Floats, known: NDArray[np.intp], columns: Floats, penalties: Floats, least_left: float
-) -> tuple[Floats, Floats]:
-    """:func:`rows_by_regression`, and the leave-one-out error of every column.
+def _ridge(features: Floats, known: NDArray[np.intp], columns: Floats, penalties: Floats) -> tuple[Floats, Floats]:
+    """:func:`rows_by_regression`, and the sum of the squared leave-one-out errors of every column.
 
-    Args:
-        least_left: what a row's own weight in its prediction leaves to the other rows, at least.
+    What a row's own weight in its prediction leaves to the others gets small with the penalty where there are as many
+    features as known rows, and so does what is missed: their quotient is exact, since both are summed up, not
+    subtracted from 1 and from what is wanted.
     """
     if not len(known):
         return np.full((len(features), columns.shape[1]), np.nan), np.full(columns.shape[1], np.inf)
@@ -170,11 +171,17 @@ def _ridge(
     least = np.sum(wanted**2, axis=0) * (len(known) / max(len(known) - 1, 1)) ** 2
     if not s.any() or len(known) < 3:
         return np.tile(average, (len(features), 1)), least
+    used = s > SMALLEST * s[0]
+    u, s, v = u[:, used], s[used], v[used]
     turned, factors = u.T @ wanted, np.zeros((len(s), columns.shape[1]))
+    beyond, beyond_left = wanted - u @ turned, 1 - 1 / len(known) - np.sum(u**2, axis=1)
+    if len(s) >= len(known) - 1:
+        # Nothing is beyond all directions that there are.
+        beyond, beyond_left = np.zeros_like(beyond), np.zeros_like(beyond_left)
     for penalty in penalties * s[0] ** 2:
-        kept = s**2 / (s**2 + penalty)
-        leverage = (u**2 * kept).sum(axis=1) + 1 / len(known)
-        missed = (wanted - u @ (kept[:, None] * turned)) / np.maximum(1 - leverage, least_left)[:, None]
+        dropped = penalty / (s**2 + penalty)
+        left = u**2 @ dropped + beyond_left
+        missed = (u @ (dropped[:, None] * turned) + beyond) / np.maximum(left, TINY)[:, None]
         better = np.sum(missed**2, axis=0) < least
         factors[:, better] = (s / (s**2 + penalty))[:, None]
         least = np.where(better, np.sum(missed**2, axis=0), least)
@@ -197,14 +204,14 @@ def rows_by_inverse(features: Floats, known: NDArray[np.intp], columns: Floats) 
     Returns:
         The columns ``[R, D]``, and the standard deviation ``[D]`` of their leave-one-out errors.
     """
-    predicted, least = _ridge(features, known, columns, PENALTIES, 1e-3)
+    predicted, least = _ridge(features, known, columns, PENALTIES)
     spread = features[known].std(axis=0)
     scaled = features[:, spread > 0] / spread[spread > 0]
     squares = _squared_distances(scaled, scaled[known])
     apart = squares[known][~np.eye(len(known), dtype=bool)]
     for width in WIDTHS if apart.any() else ():
         kernel = np.exp(-squares / (2 * width**2 * np.median(apart[apart > 0])))
-        learned, missed = _ridge(_of_kernel(kernel, known), known, columns, KERNEL_PENALTIES, 1e-12)
+        learned, missed = _ridge(_of_kernel(kernel, known), known, columns, KERNEL_PENALTIES)
         better = missed < least
         predicted[:, better], least = learned[:, better], np.minimum(missed, least)
     error: Floats = np.sqrt(least / len(known))

@@ -157,8 +157,11 @@ def show(job: JobName, own: OwnFile = OWN_FILE) -> None:
             signed = state.approvals.get(hub)
             by = getattr(signed.entry.statement, "by", "") if signed else ""
             lines.append(("approved by", f"{hub}, by {by}") if signed else ("not approved by", hub))
-        lines += epsilon_in_words(home.policy, home.facts(known, state, int(now)))
-        if home.is_hub and home.party not in state.approvals:
+        has_part = home.has_part_in(known, state)
+        lines += epsilon_in_words(home.policy, home.facts(known, state, int(now))) if has_part else []
+        if not has_part:
+            lines.append(("your part", "none"))
+        elif home.is_hub and home.party not in state.approvals:
             lines += [("your policy", reason) for reason in home.verdict(known, state, int(now)) or ["approves it"]]
         elif not home.is_hub:
             lines += [("your policy", reason) for reason in home.verdict(known, state, int(now)) or ["does not refuse"]]

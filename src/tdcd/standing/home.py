@@ -25,7 +25,7 @@ from tdcd.standing.facts import MONTH_S, Facts, LabelDraw, epsilons
 from tdcd.standing.jobs import Jobs, JobState, membership, parties_of, without_code
 from tdcd.standing.log import Log
 from tdcd.standing.policy import OF_HUBS, Policy, judge, judge_content
-from tdcd.standing.statements import Approved, Offer, Proposed, Refused, Started, Statement, Step
+from tdcd.standing.statements import Approved, Offer, Proposed, Refused, SignedEntry, Started, Statement, Step
 
 SHARED_FILE = "federation.toml"
 LOG = "log"
@@ -119,6 +119,14 @@ class Home:
         return self.party in self.log.chains
 
     @property
+    def _said(self) -> list[SignedEntry]:
+        return self.log.chains.get(self.party, [])
+
+    def has_part_in(self, jobs: Jobs, state: JobState) -> bool:
+        """Whether a job's shared file names the party: those of former members do not name all who are there now."""
+        return self.party in parties_of(jobs.members_of(state))
+
+    @property
     def policy(self) -> Policy | None:
         """The party's policy, as it is now."""
         if self.own.policy is None:
@@ -147,8 +155,7 @@ class Home:
 
     def say(self, statement: Statement) -> None:
         """Sign it, for good."""
-        if not self.has_joined:
-            raise ValueError(f"{self.party} is new here: the organisations that are there have not all let it join yet")
+        self._must_have_joined()
         self.log.append(self.party, self.signer, statement)
 
     def propose(
@@ -181,6 +188,7 @@ class Home:
     ) -> JobState:
         self._speak_for_the_silo("propose a job")
         jobs = self.jobs()
+        self._must_have_joined()
         if steps == ("join",):
             about["of"] = jobs.joined
         offer = Offer(
@@ -208,6 +216,7 @@ class Home:
         jobs = self.jobs()
         if problems := jobs.offer_problems(state.offer):
             raise ConfigError(problems, f"job {state.name[:12]}")
+        self._take_part(jobs, state, "approve")
         if time.time() > state.offer.expires:
             raise ValueError(f"job {state.name[:12]} had to begin by {when(state.offer.expires)}")
         self.say(Approved(state.name, state.offer.expires, "policy" if by == "policy" else "person"))
@@ -220,6 +229,7 @@ class Home:
 
     def verdict(self, jobs: Jobs, state: JobState, now: int) -> list[str]:
         """Why a job waits for a person at a hub, or is refused by a client."""
+        self._take_part(jobs, state, "judge")
         if self.is_hub:
             try:
                 policy = self.policy
@@ -233,7 +243,7 @@ class Home:
 
     def facts(self, jobs: Jobs, state: JobState, now: int) -> Facts:
         """What the policy asks of a job."""
-        mine = [signed.entry for signed in self.log.chains[self.party]]
+        mine = [signed.entry for signed in self._said]
         approved = tuple(
             entry.time for entry in mine if isinstance(entry.statement, Approved) and entry.statement.by == "policy"
         )
@@ -261,7 +271,7 @@ class Home:
     def _epsilons(self, jobs: Jobs, state: JobState | None, now: int) -> tuple[float, float]:
         """What a job asks of the silo's labels, and what others have spent that the party approved or began."""
         month, ever = [], []
-        for entry in (signed.entry for signed in self.log.chains[self.party]):
+        for entry in (signed.entry for signed in self._said):
             statement = entry.statement
             if not isinstance(statement, Approved | Started) or (state is not None and statement.job == state.name):
                 continue
@@ -277,7 +287,8 @@ class Home:
             config = state.job.config
         except ConfigError:
             return None
-        return LabelDraw.of(config, next(silo for silo in config.silos if silo.name == self.own.silo))
+        own = [silo for silo in config.silos if silo.name == self.own.silo]
+        return LabelDraw.of(config, own[0]) if own else None
 
     def job_of(self, state: JobState) -> Job:
         """The training as this party takes part: how it runs, and where its files are, is its own business."""
@@ -307,6 +318,15 @@ class Home:
         if not file.exists():
             write_durably(file, state.offer.shared_file.encode())
         return folder
+
+    def _must_have_joined(self) -> None:
+        if not self.has_joined:
+            raise ValueError(f"{self.party} is new here: the organisations that are there have not all let it join yet")
+
+    def _take_part(self, jobs: Jobs, state: JobState, what: str) -> None:
+        if not self.has_part_in(jobs, state):
+            words = f"it has no part in job {state.name[:12]}, whose shared file does not name it"
+            raise ValueError(f"{self.party} cannot {what}: {words}")
 
     def _speak_for_the_silo(self, what: str) -> None:
         if not self.is_hub:

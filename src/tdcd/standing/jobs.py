@@ -82,6 +82,9 @@ def join_problems(before: Job, after: Job) -> list[str]:
         if (*new.client_names,)[: len(silo.client_names)] != (*silo.client_names,):
             there = ", ".join(silo.client_names)
             problems.append(f"silo '{silo.name}': its clients do not begin with {there}: they stay, and others follow")
+    for silo in after.config.silos[len(names) :]:
+        if silo.hub is None:
+            problems.append(f"silo '{silo.name}': hub is missing; add hub = \"host:port\"")
     if not problems and not newcomers(before, after):
         problems.append("it names no hub and no client that is new")
     return problems
@@ -162,6 +165,7 @@ class JobState:
     started: set[tuple[str, Called]] = field(default_factory=set)
     endings: dict[tuple[str, Called], Ending] = field(default_factory=dict)
     closed: Ending | None = None
+    closed_at: int = 0
 
     @property
     def name(self) -> str:
@@ -172,6 +176,11 @@ class JobState:
     def is_over(self) -> bool:
         """Whether nothing more is computed for it."""
         return self.closed is not None or bool(self.refusals)
+
+    @property
+    def is_finished_in_time(self) -> bool:
+        """Whether it was closed as finished before it expired; what is called is checked by every party instead."""
+        return self.closed == "finished" and self.closed_at <= self.offer.expires + SKEW_S
 
     @property
     def call(self) -> Called | None:
@@ -237,12 +246,18 @@ class Jobs:
     def newcomers(self, offer: Offer) -> list[str]:
         """Who joins by a job."""
         before = self.members.get(offer.of) if offer.kind == "join" else None
-        return [] if before is None else newcomers(before, job_of(offer))
+        try:
+            return [] if before is None else newcomers(before, job_of(offer))
+        except (ConfigError, ModuleNotFoundError):
+            # It is refused, and no party joins.
+            return []
 
     def meeting(self, now: float) -> Job:
         """The parties that have links: those of now, and those whom all organisations that are there let join."""
         for state in self.states.values():
-            if self._is_let_in(state) and self._may_join(state) and now <= state.offer.expires + SKEW_S:
+            if not self._is_let_in(state) or not self._may_join(state) or now > state.offer.expires + SKEW_S:
+                continue
+            if state.closed is not None or not any(self.badly_approved(hub, state) for hub in self.standing.hubs):
                 return state.job
         return self.standing
 
@@ -292,6 +307,8 @@ class Jobs:
         if not self._is_of_members(job) and self._awaited_for(job) is None:
             return ["its silos, hubs, clients or accept_hubs are not those of this federation"]
         problems, former = misfits(offer, job), self.former(offer)
+        if offer.proposer not in job.hubs:
+            problems.append(f"{offer.proposer} has no part in it: its shared file does not name that silo")
         is_about = offer.kind in ("predict", "delete")
         if is_about != (offer.of is not None) and (is_about or "align" not in offer.steps):
             problems.append("a job that predicts or deletes is about a former one, and no other is that aligns nothing")
@@ -438,7 +455,7 @@ class Jobs:
             if self._is_let_in(state):
                 if self.log.admit(parties_of(state.job)):
                     return True
-                if state.closed == "finished" and {*state.job.hubs} <= {*state.approvals}:
+                if state.is_finished_in_time and {*state.job.hubs} <= {*state.approvals}:
                     self.members[state.name] = state.job
                     return True
         return False
@@ -451,7 +468,7 @@ class Jobs:
 
     def _may_join(self, state: JobState) -> bool:
         """Whether members may still join by a job; of one that has finished, approvals may not be here yet."""
-        is_open = state.closed == "finished" or not state.is_over
+        is_open = state.is_finished_in_time or not state.is_over
         return state.offer.kind == "join" and state.name not in self.members and is_open
 
     def _awaited_before(self, offer: Offer) -> JobState | None:
@@ -508,7 +525,7 @@ class Jobs:
                 state.refusals.setdefault(party, statement.because)
         elif isinstance(statement, Called | Closed):
             if party == self.leader:
-                self._lead(state, statement)
+                self._lead(state, statement, signed.entry.time)
         elif isinstance(statement, Started):
             state.started.add((party, Called(statement.job, statement.step, statement.attempt)))
         elif isinstance(statement, StepEnded):
@@ -517,9 +534,10 @@ class Jobs:
         else:
             assert_never(statement)
 
-    def _lead(self, state: JobState, statement: Called | Closed) -> None:
+    def _lead(self, state: JobState, statement: Called | Closed, said_at: int) -> None:
         if isinstance(statement, Closed):
-            state.closed = state.closed or statement.ending
+            if state.closed is None:
+                state.closed, state.closed_at = statement.ending, said_at
         elif state.closed is None and statement.step in state.offer.steps and statement.step != "join":
             state.calls.append(statement)
 

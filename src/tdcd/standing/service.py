@@ -34,7 +34,7 @@ from tdcd.runtime.storage.status import MOST_BYTES, STATUS, lock, write_status
 from tdcd.runtime.transport.transport import Joined, Received, Transport
 from tdcd.standing.children import start_child
 from tdcd.standing.home import Home
-from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all, parties_of
+from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all
 from tdcd.standing.statements import (
     MOST_AT_ONCE,
     Approved,
@@ -199,7 +199,7 @@ class Desk:
             home.say(statement)
             return None
         open_states = [state for state in jobs.states.values() if state.call is not None]
-        called = [state for state in open_states if home.party in parties_of(jobs.members_of(state))]
+        called = [state for state in open_states if home.has_part_in(jobs, state)]
         return self._follow(jobs, called[0], now, made_way) if called else None
 
     def _judge(self, jobs: Jobs, state: JobState, now: float) -> None:
@@ -212,7 +212,8 @@ class Desk:
         # A job that all were called to in time waits for a client, however late: it begins or refuses.
         if now > state.offer.expires and (home.is_hub or state.call is None):
             return
-        if home.is_hub and home.party in state.approvals:
+        # Of one that it has no part in a refusal would not count, and be signed again and again.
+        if (home.is_hub and home.party in state.approvals) or not home.has_part_in(jobs, state):
             return
         if reasons := jobs.unfit(state.offer):
             if home.is_hub:
