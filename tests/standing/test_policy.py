@@ -130,6 +130,7 @@ def test_hours_may_be_overnight():
     [
         ("collumns = ['age']", "collumns: there is no such key; did you mean 'columns'"),
         ("hours = [5, 5]", r"hours = \[5, 5\]: .*must be two different hours; leave it out for all hours"),
+        ("members = ['bank.south']", r"members = .*'bank.south' is no party: write hub.SILO or client.SILO.NAME"),
         ("kinds = ['report']", "must be 'train', 'predict', 'audit', 'delete' or 'join'"),
     ],
 )

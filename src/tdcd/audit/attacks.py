@@ -246,7 +246,13 @@ def found_in_groups(estimates: Floats, shares: Floats) -> float:
     leakage in collaborative learning". Over many rows errors of estimates cancel: a property of a group can be found
     where that of a row is not. One half if all groups have the same share.
     """
-    return auc(estimates, shares > np.median(shares)) or 0.5
+    return _area(estimates, shares > np.median(shares))
+
+
+def _area(estimates: Floats, positive: NDArray[np.bool_]) -> float:
+    """The AUC; one half if all are of one kind."""
+    area = auc(estimates, positive)
+    return 0.5 if area is None else area
 
 
 def told_apart(phi: Floats, expected: Floats, precision: Floats) -> float:
@@ -291,7 +297,7 @@ def recovery(guesses: Floats, labels: NDArray[Any], target: Target) -> float:
     seen = ~np.isnan(guesses)
     guesses, labels = guesses[seen], labels[seen]
     if target == "binary":
-        return auc(guesses, labels == 1) or 0.5
+        return _area(guesses, labels == 1)
     if target == "classes":
         return float(np.mean(guesses == labels))
     return float(np.corrcoef(guesses, labels)[0, 1] ** 2) if np.std(guesses) > 0 else 0.0

@@ -223,8 +223,9 @@ class ColumnAttacks:
         """
         known, rest = self._known(min(MOST_LEARNED, len(seen.rows) // 2), seen.rows)
         lines = "inverse", "property"
-        if len(rest) < GROUP:
-            why = f"it needs {2 * GROUP} rows, and the audit looks at {len(seen.rows)} that this party sees"
+        # Of as many rows as a group has, all groups are the same.
+        if len(rest) <= GROUP:
+            why = f"it needs {2 * GROUP + 1} rows, and the audit looks at {len(seen.rows)} that this party sees"
             yield from (self._not_played(line, seen, silo, why) for line in lines)
             return
         phi, own = features_of(seen.phi, seen.noise, known), self._own(observer)

@@ -4,6 +4,7 @@ Whatever a policy does not allow in so many words waits for a person. An empty o
 read in the same way; what it does not allow the client refuses.
 """
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from tdcd.config.reading import read_toml
 from tdcd.config.schema import Aggregate, Name, Positive, PositiveFloat
 from tdcd.core.words import counted, one_line
 from tdcd.standing.facts import DAY_S, MONTH_S, Facts
-from tdcd.standing.statements import JobKind, PartyName
+from tdcd.standing.statements import PARTY, JobKind
 
 OF_HUBS = ("jobs_per_day", "jobs_per_month", "hours")
 """The keys of hubs' policies alone: when and how often to approve."""
@@ -65,7 +66,7 @@ class Policy(BaseModel):
     """Whether every hub may get all silos' blocks."""
     predictions: list[Name] = []
     """The silos that may get predictions."""
-    members: list[PartyName] = []
+    members: list[str] = []
     """The hubs and clients that may join: hub.SILO, client.SILO.NAME."""
     silos: Positive = 2
     """The fewest silos of a job."""
@@ -87,6 +88,14 @@ class Policy(BaseModel):
         if hours[0] % 24 == hours[1] % 24 and hours != [0, 24]:
             raise ValueError("must be two different hours; leave it out for all hours")
         return hours
+
+    @field_validator("members")
+    @classmethod
+    def _some_parties(cls, members: list[str]) -> list[str]:
+        for name in members:
+            if not re.fullmatch(PARTY, name):
+                raise ValueError(f"{name!r} is no party: write hub.SILO or client.SILO.NAME")
+        return members
 
     @classmethod
     def read(cls, path: Path) -> "Policy":

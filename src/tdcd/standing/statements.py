@@ -12,7 +12,9 @@ from msgspec import Meta
 from tdcd.runtime.messages.wire import RejectedMessage
 
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-PartyName = Annotated[str, Meta(pattern=r"^(hub|client)(\.[A-Za-z0-9][A-Za-z0-9_-]{0,23}){1,2}$")]
+PARTY = r"^(hub|client)(\.[A-Za-z0-9][A-Za-z0-9_-]{0,23}){1,2}$"
+"""What the name of a party looks like."""
+PartyName = Annotated[str, Meta(pattern=PARTY)]
 Timestamp = Annotated[int, Meta(ge=0, lt=2**37)]
 Number = Annotated[int, Meta(ge=0, lt=2**16)]
 """Of an entry in its chain; a chain has no more."""
