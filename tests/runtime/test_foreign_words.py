@@ -15,9 +15,10 @@ from tdcd.pages.kit.html import paragraph
 from tdcd.pages.live.server import Watcher
 from tdcd.runtime.job import IncompatibleParties, Job, compare_settings
 from tdcd.runtime.messages.messages import Diverged, Stop
-from tdcd.runtime.messages.wire import decode, encode
-from tdcd.runtime.process.endpoint import sanitised
+from tdcd.runtime.messages.wire import encode
+from tdcd.runtime.process.endpoint import Endpoint
 from tdcd.runtime.process.log import _ForMachines, _ForPeople
+from tdcd.runtime.transport.transport import LocalNetwork, Received
 
 # Markup that ends what never began; a terminal's title, colour and a cleared screen; text that runs backwards; a letter
 # without a width; an eight-bit control sequence; a line that was never printed.
@@ -94,17 +95,23 @@ def test_a_party_that_waits_for_long_says_once_what_may_have_happened():
     assert console.file.getvalue().count(said) == 1
 
 
+def read(message):
+    """A message as its receiver has it."""
+    end = LocalNetwork().join(message.receiver, [message.sender])
+    return Endpoint(end).read(Received(message.sender, encode(message)))
+
+
 def test_reasons_are_one_short_line_when_they_arrive():
     for message in (
         Stop("hub.a", "hub.b", status="refused", reason=f"{EVIL}\r\nall is well\u2028{'x' * 10**6}"),
         Diverged("hub.a", "hub.b", reason=f"{EVIL}\n" * 10**4),
     ):
-        found = sanitised(decode(encode(message), sender="hub.a", receiver="hub.b")).reason
+        found = read(message).reason
         assert is_clean(found)
         assert "\n" not in found
         assert len(found) <= MOST_LETTERS
     plain = Stop("hub.a", "hub.b", status="refused", reason="hub.a has 3 samples and 'é' is none")
-    assert sanitised(decode(encode(plain), sender="hub.a", receiver="hub.b")).reason == plain.reason
+    assert read(plain).reason == plain.reason
 
 
 @pytest.mark.parametrize("key", [f"train.rounds.{EVIL}", "train.rounds." + "x" * 10**6])

@@ -208,22 +208,27 @@ class ClientCompute:
         counts = np.full(len(sizes[:1]), self.num_sent, np.int32)
         return ClientRows(places, self._features[None], nothing, counts, rows.samples, rule=rule)
 
-    def phi(self, block: Tree, rows: ClientRows) -> NDArray[Any]:
-        """``[n, C]``: what the client's columns add to the scores of its rows of the minibatches."""
-        return self._phi(block, flat(rows.features)).take(rows.places, axis=0)
+    def phi(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
+        """``[rows, C]``: what the client's columns add to the scores of all its distinct training rows, or of other
+        rows, however these are laid out.
+        """
+        rows = self._features if features is None else np.asarray(features, self.settings.dtype)
+        rows = rows.reshape(-1, *self._features.shape[1:])
+        if isinstance(self._block, Linear):
+            # One product: NumPy is done before a compiled program has begun.
+            return np.asarray(self._block.phi(block, rows))  # type: ignore[arg-type]
+        with precision(self.settings.dtype):
+            phi: NDArray[Any] = np.asarray(_phi(block, rows[None], model=self._block))[0]
+            return phi
 
     def phi_sent(self, block: Tree, round_index: int) -> Arrays:
         """Phi of its rows of a round's minibatches, as the hub is sent it; or of all its distinct rows."""
-        rows = self.rows(round_index)
         if self._sends_whole:
-            return {"phi": self._phi(block, self._features)}
-        phi = self.phi(block, rows)
+            return {"phi": self.phi(block)}
+        rows = self.rows(round_index)
+        phi = self.phi(block, rows.features).take(rows.places, axis=0)
         sent = phi if rows.kept is None else np.where(rows.kept[:, None], phi, 0)
         return self.links.encode_rows(round_index, TO_HUB, rows.samples, sent)
-
-    def scores(self, block: Tree, features: NDArray[Any] | None = None) -> NDArray[Any]:
-        """``[rows, C]``: the phi of all distinct training rows, or of other rows."""
-        return self._phi(block, self._features if features is None else np.asarray(features, self.settings.dtype))
 
     def witness_scores(self, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[R, k C]``: the scores of all distinct training rows by each of these linear blocks ``[k, D, C]``, in
@@ -265,14 +270,6 @@ class ClientCompute:
         whole = sums.form.whole(features.astype(np.float64)).astype(np.int64)
         return sums.of(run, round_index, self.batch_size, whole, rows.samples, sealed)
 
-    def _phi(self, block: Tree, rows: NDArray[Any]) -> NDArray[Any]:
-        if isinstance(self._block, Linear):
-            # One product: NumPy is done before a compiled program has begun.
-            return np.asarray(self._block.phi(block, rows))  # type: ignore[arg-type]
-        with precision(self.settings.dtype):
-            scores: NDArray[Any] = np.asarray(_phi(block, rows[None], model=self._block))[0]
-            return scores
-
     def steps(
         self,
         block: Tree,
@@ -302,8 +299,10 @@ class ClientCompute:
             rows = rows._replace(weights=padded if rows.weights is None else padded * rows.weights)
         if self.gets_sums:
             rows = self._whole(rows)
-        start = self.phi(block, rows) if self._needs_start else None
-        known = Known(rows.labels, pad(rows, received), None if start is None else pad(rows, start))
+        start = None
+        if self._needs_start:
+            start = pad(rows, self.phi(block, rows.features).take(rows.places, axis=0))
+        known = Known(rows.labels, pad(rows, received), start)
         iteration = round_index * self.settings.local_steps
         return self._local.take(block, rows, known, self._step_size, iteration, memory, client=self._seeded)
 

@@ -102,22 +102,10 @@ class LocalSteps:
         """
         return self.variant.takes_plain_steps
 
-    def descent(self, step_size: Any) -> Descent:
-        """What the steps go by; the slopes are for those who do not differentiate."""
-        knowledge, objective = self.variant.knowledge, self.objective
-        losses = partial(knowledge.losses, self.silo, objective=objective)
-        if self.needs_jax:
-            return Descent(losses, objective.l2, self.variant.update, step_size)
-        written_out = cast("WrittenOut", knowledge)
-        # NumPy multiplies by an array of one number sooner than by a float.
-        l2 = np.asarray(objective.l2, self.dtype)
-        return Descent(
-            losses,
-            l2,
-            self.variant.update,
-            step_size if self._is_plain else step_size[()],
-            lambda phi, known: written_out.slopes(self.silo, phi, known, objective),
-        )
+    @cached_property
+    def losses(self) -> Callable[[Any, Known], Any]:
+        """Of rows, from their phi and what the client knows of them."""
+        return partial(self.variant.knowledge.losses, self.silo, objective=self.objective)
 
     @cached_property
     def _products(self) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
@@ -161,7 +149,15 @@ class LocalSteps:
         self, block: Tree, rows: ClientRows, known: Known, weights: Any, step_size: Any, iteration: Any
     ) -> Tree:
         features: Any = rows.features.reshape(*rows.labels.shape, -1)
-        descent = self.descent(step_size)
+        written_out = cast("WrittenOut", self.variant.knowledge)
+        descent = Descent(
+            self.losses,
+            # NumPy multiplies by an array of one number sooner than by a float.
+            np.asarray(self.objective.l2, self.dtype),
+            self.variant.update,
+            step_size if self._is_plain else step_size[()],
+            lambda phi, known: written_out.slopes(self.silo, phi, known, self.objective),
+        )
         apply, weighted_sum = self._products
 
         def step(moving: Moving, minibatch: Any) -> Moving:
@@ -201,7 +197,7 @@ def _compiled_steps(
     rounds = iteration // local.steps
     keys = None if client is None else step_keys(client[0], rounds, local.silo, client[1], len(features))
     minibatches = Minibatch(features, known, weights, keys)
-    descent = local.descent(step_size)
+    descent = Descent(local.losses, local.objective.l2, local.variant.update, step_size)
     return algorithm.client_steps(
         block, minibatches, iteration, apply=step_phi(local.model), descent=descent, steps=local.steps, memory=memory
     )

@@ -357,7 +357,7 @@ class Client:
         self._answers.pop("received", None)
         if is_alone:
             nothing = np.zeros((len(rows.places), self._phi_width), self.job.settings.dtype)
-            return self._step(message, nothing, self._presence(message.arrays, rows))
+            return self._step(message, nothing)
         phi = {}
         for round_index in self._sends(message.round):
             for name, array in self._compute.phi_sent(self._block, round_index).items():
@@ -376,7 +376,7 @@ class Client:
         gets_weights = self.job.sends_weights and not self._has_labels and not self._gets_slopes
         weights = take_weights(message.arrays, self.job.settings.dtype, [count], gets_weights)
         received = links.decode_rows(message.round, TO_CLIENTS, self._rows.samples, sent)
-        return self._step(message, received, self._presence(message.arrays, self._rows), weights)
+        return self._step(message, received, weights)
 
     def _on_sealed(self, message: Part) -> list[Message]:
         """In place of local steps: the sum of its features times encrypted slopes."""
@@ -399,10 +399,8 @@ class Client:
         arrays = self._compute.encrypted_sums(self._encrypted, self._run, message.round, self._rows, sealed)
         return self._answer(message, Part, flow="share", arrays=named(arrays))
 
-    def _presence(self, arrays: NamedArrays, rows: ClientRows) -> RowsLeft | None:
-        """What is left of the minibatches, if some clients take no part."""
-        if not any(name in arrays for name in LEFT):
-            return None
+    def _presence(self, arrays: NamedArrays, rows: ClientRows) -> RowsLeft:
+        """What is left of the minibatches where some clients take no part."""
         if not self.job.may_be_absent:
             raise RejectedMessage(LEAVES_OUT)
         assert self._compute is not None
@@ -420,24 +418,23 @@ class Client:
             raise RejectedMessage("'rows' must be at least the client's own rows, and the number of samples at most")
         return RowsLeft(present, remaining, Remaining(held, left["present"]))
 
-    def _step(
-        self, message: Part, received: NDArray[Any], remaining: RowsLeft | None, weights: NDArray[Any] | None = None
-    ) -> list[Message]:
-        assert self._compute is not None
-        assert self._rows is not None
-        stepped = self._compute.steps(
-            self._block, self._rows, received, message.round, remaining, weights, self._memory
-        )
+    def _step(self, message: Part, received: NDArray[Any], weights: NDArray[Any] | None = None) -> list[Message]:
+        compute, rows, remaining = self._compute, self._rows, None
+        assert compute is not None
+        assert rows is not None
+        if not message.arrays.keys().isdisjoint(LEFT):
+            remaining = self._presence(message.arrays, rows)
+        stepped = compute.steps(self._block, rows, received, message.round, remaining, weights, self._memory)
         block, memory = (stepped, None) if self._memory is None else stepped
         leaves = named_leaves(memory)
         if not are_finite([*leaves_of(block), *leaves.values()]):
             return self._answer(message, Diverged)
         if self._is_summed:
-            arrays, reason = self._masks.protected(self._compute, block, self._block, message)
+            arrays, reason = self._masks.protected(compute, block, self._block, message)
             if reason:
                 return self._answer(message, Diverged, reason=reason)
         else:
-            arrays = self._compute.links.encode_block(message.round, self._compute.client, block, self._block)
+            arrays = compute.links.encode_block(message.round, compute.client, block, self._block)
         arrays = {**arrays, **{f"{MEMORY}{name}": leaf for name, leaf in leaves.items()}}
         return self._answer(message, Part, flow="block", arrays=named(arrays), group=message.group)
 
@@ -446,9 +443,9 @@ class Client:
         if self._compute is None:
             return self.introduce()
         block = like(self._template, [*take_all(message.arrays, self._layout).values()])
-        scores = {"train": self._compute.scores(block)}
+        scores = {"train": self._compute.phi(block)}
         if self._test is not None:
-            scores["test"] = self._compute.scores(block, self._test)
+            scores["test"] = self._compute.phi(block, self._test)
         return self._send(message, "scores", scores)
 
     def _on_witness(self, message: Part) -> list[Message]:

@@ -58,9 +58,12 @@ class Endpoint:
             self.wire_bytes += len(data)
 
     def read(self, received: Received) -> Message:
-        """The message in what was received."""
+        """The message in what was received; a reason in it can be shown to people and repeated to others: it is one
+        line, without control characters.
+        """
         self.received[received.sender] += len(received.data)
-        return sanitised(decode(received.data, sender=received.sender, receiver=self.transport.party))
+        message = decode(received.data, sender=received.sender, receiver=self.transport.party)
+        return message.replace(reason=one_line(message.reason)) if isinstance(message, Stop | Diverged) else message
 
     def refuse(self, sender: str, why: RejectedMessage) -> None:
         """Count that something was not acted upon; it is logged more and more rarely, so that the log cannot fill."""
@@ -121,11 +124,6 @@ class Endpoint:
         joined = isinstance(news, Joined)
         (self.present.add if joined else self.present.discard)(news.party)
         event("joined" if joined else "left", who=news.party)
-
-
-def sanitised(message: Message) -> Message:
-    """A message whose reason can be shown to people and repeated to others: one line, without control characters."""
-    return message.replace(reason=one_line(message.reason)) if isinstance(message, Stop | Diverged) else message
 
 
 class Backoff:
