@@ -13,7 +13,7 @@ import typer
 from rich.style import Style
 from rich.text import Text
 
-from tdcd.cli.options import Force, LogLevelOption, checked_config
+from tdcd.cli.options import Force, LogLevelOption, WatchOption, checked_config, live_page
 from tdcd.cli.terminal import (
     EXIT_DIVERGED,
     EXIT_INPUT,
@@ -26,7 +26,6 @@ from tdcd.cli.terminal import (
     show_labels,
     stoppable,
 )
-from tdcd.cli.watch import LivePage, WatchOption
 from tdcd.config import Config, ConfigError, check_config, read_config
 from tdcd.core.words import are, counted
 from tdcd.federation import client_of, hub_of
@@ -177,11 +176,11 @@ def up(
 
     Exit status: as for `tdcd hub`.
     """
-    with LivePage(watch) as page:
-        _up(federation, out, settings or [], page)
+    with live_page(watch) as show_page:
+        _up(federation, out, settings or [], show_page)
 
 
-def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage) -> None:
+def _up(federation: Path, out: Path | None, settings: list[str], show_page: Callable[[Path], None]) -> None:
     from tdcd.runtime.process.forking import warm_up
 
     # What follows takes about as long as the parties' imports.
@@ -195,7 +194,7 @@ def _up(federation: Path, out: Path | None, settings: list[str], page: LivePage)
         trial = Trial.prepare(federation, settings, folder)
         show_labels(trial.labels_in_words)
         show_alignment(screen, trial.alignment)
-        page.show(folder)
+        show_page(folder)
         with TrialDisplay(screen, trial) as display:
             outcome = trial.run(display.show, stop.announced)
         if outcome.status in ("finished", "diverged"):

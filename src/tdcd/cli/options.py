@@ -1,7 +1,7 @@
 """What commands that simulate share: their configuration, their devices, and how they end early."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,6 +22,9 @@ Assignments = Annotated[
 ]
 OnDevices = Annotated[
     int | None, typer.Option("--devices", help="Spread the clients over this many devices [default: one].")
+]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="Follow it live on a page in the browser, as `tdcd watch FOLDER` does.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 AllowCode = Annotated[
@@ -71,3 +74,15 @@ def interruptible(display: "Display") -> Iterator[None]:
     except Interrupted as stopped:
         screen.print(str(stopped) or "Interrupted; the same command continues from here.", highlight=False)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def live_page(wanted: bool) -> Iterator[Callable[[Path], None]]:
+    """What opens the live page of the run in a folder; it does nothing unless it is ``wanted``."""
+    if not wanted:
+        yield lambda folder: None
+        return
+    from tdcd.cli.watch import LivePage
+
+    with LivePage() as page:
+        yield page.show

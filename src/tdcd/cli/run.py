@@ -1,15 +1,22 @@
 """``tdcd run`` and ``tdcd report``: one run, or a sweep of several."""
 # ruff: noqa: PLC0415 - see tdcd.cli.app
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcd.cli.options import AllowCode, Assignments, ConfigFile, chosen_devices, interruptible
+from tdcd.cli.options import (
+    AllowCode,
+    Assignments,
+    ConfigFile,
+    WatchOption,
+    chosen_devices,
+    interruptible,
+    live_page,
+)
 from tdcd.cli.terminal import EXIT_DIVERGED, EXIT_INTERRUPTED, reported, screen, show_labels, stoppable
-from tdcd.cli.watch import LivePage, WatchOption
 from tdcd.config import ConfigError, check_config, override, read_config
 from tdcd.config.reading import varied_keys
 
@@ -55,7 +62,7 @@ def run(
     from tdcd.training.train import train_plan
 
     assignments, where = settings or [], str(config or "the configuration")
-    with LivePage(watch) as page:
+    with live_page(watch) as show_page:
         with reported():
             keys = {} if resume is not None else override(read_config(config) if config else {}, assignments)
             grid = _resumed_sweep(resume, allow_code) if resume is not None else _sweep(keys, where)
@@ -68,7 +75,7 @@ def run(
                     raise ConfigError(
                         ["--resume continues the sweep's own settings: leave CONFIG, --out and --set out"]
                     )
-                _run_sweep(grid, resume or out or _sweep_folder(grid), page)
+                _run_sweep(grid, resume or out or _sweep_folder(grid), show_page)
                 return
         display = RunDisplay(screen)
         with reported(), interruptible(display):
@@ -80,7 +87,7 @@ def run(
                 if config is not None or out is not None:
                     raise ConfigError(["--resume continues the folder's own settings: leave CONFIG and --out out"])
                 if not process:
-                    page.show(resume)
+                    show_page(resume)
                 watched = {"observe": display.observe, "should_stop": display.should_stop}
                 result = resume_run(resume, assignments, line, hosts, allow_code=allow_code, **watched)
             else:
@@ -90,7 +97,7 @@ def run(
                 if not process:
                     show_labels(planned.federation.labels_in_words)
                     show_alignment(screen, planned.federation.alignment)
-                    page.show(folder)
+                    show_page(folder)
                 result = train_plan(planned, folder, observe=display.observe, should_stop=display.should_stop)
         if result.folder is not None:
             _finish(result)
@@ -147,7 +154,7 @@ def _sweep_folder(grid: "Grid") -> Path:
     return Path("runs") / "-".join(["sweep", grid.settings[0].config.folder_name, *grid.titles.values()])
 
 
-def _run_sweep(grid: "Grid", folder: Path, page: LivePage) -> None:
+def _run_sweep(grid: "Grid", folder: Path, show_page: Callable[[Path], None]) -> None:
     """Run a sweep, and show its table and page; Ctrl-C keeps what is done."""
     from tdcd.cli.console import SweepDisplay, show_table
     from tdcd.config.user_code import resume_command
@@ -155,7 +162,7 @@ def _run_sweep(grid: "Grid", folder: Path, page: LivePage) -> None:
     from tdcd.pages.sweep import result_table, write_page
     from tdcd.training.sweep.sweep import read_outcomes, run_sweep
 
-    page.show(folder)
+    show_page(folder)
     display, interrupted = SweepDisplay(screen, len(grid.settings)), False
     try:
         with stoppable(display.stop), display:

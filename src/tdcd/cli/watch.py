@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 PORT = 8640
 
-WatchOption = Annotated[
-    bool, typer.Option("--watch", help="Follow it live on a page in the browser, as `tdcd watch FOLDER` does.")
-]
 Folders = Annotated[
     list[Path],
     typer.Argument(
@@ -72,9 +69,8 @@ class LivePage:
     The thread reads what is new when a page asks, a millisecond or two in a second.
     """
 
-    def __init__(self, wanted: bool) -> None:
-        """Do nothing at all unless it is ``wanted``."""
-        self._wanted = wanted
+    def __init__(self) -> None:
+        """There is no page before :meth:`show`."""
         self._server: WatchServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -84,8 +80,6 @@ class LivePage:
 
     def show(self, folder: Path) -> None:
         """Open the page of the run in ``folder``, which need not be there yet."""
-        if not self._wanted:
-            return
         self._server = _server([folder], LOOPBACK, None)
         self._thread = threading.Thread(target=self._server.serve_forever, name="watch", daemon=True)
         self._thread.start()
