@@ -14,7 +14,7 @@ from tdcd.prediction.model import Model
 from tdcd.prediction.predictions import write_predictions
 from tdcd.prediction.scores import Predictions, SiloScores, combine
 from tdcd.records.history import read_history
-from tdcd.records.run_folder import RunFolder
+from tdcd.records.run_folder import RunFolder, toml_text
 from tdcd.tables.errors import TableError
 from tdcd.tables.labels import LabelEncoding
 from tdcd.tables.preparation import load_label_encoding
@@ -214,6 +214,17 @@ def test_a_table_is_opened_once(run, tmp_path, bank, bureau, opened):
     assert [opened[name] for name in ("config.toml", "bank.safetensors", "bureau.safetensors", "labels.json")] == [
         1
     ] * 4
+
+
+def test_a_hub_that_predicts_reads_the_federation_once(tmp_path, keys, opened):
+    federation = tmp_path / "federation.toml"
+    hubs = [{**silo, "hub": f"127.0.0.1:{port}"} for port, silo in enumerate(keys["silos"], 1)]
+    federation.write_text(toml_text({**keys, "silos": hubs}))
+    opened.clear()
+    files = ["--data", tmp_path / "bank.csv", "--out", tmp_path / "predictions.csv", "--run", tmp_path / "none"]
+    status, said = called("predict", federation, "--silo", "bank", "--insecure", *files)
+    assert (status, str(tmp_path / "none") in said) == (2, True), said
+    assert opened[federation.name] == 1
 
 
 def test_the_command_scores_without_a_silo_if_it_may(run, tmp_path, bank):

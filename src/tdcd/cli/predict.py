@@ -393,7 +393,6 @@ def _with_peers(
 ) -> tuple["Model", Mapping[str, "SiloScores"]]:
     """This hub's model, and the scores of all hubs; only its own where another silo alone ``predicts``."""
     from tdcd.cli.console import WaitingDisplay
-    from tdcd.config import check_config, read_config
     from tdcd.core.execution import Interrupted
     from tdcd.runtime.process.party import own_file, read_job
     from tdcd.runtime.process.predict import predict_with_peers
@@ -407,7 +406,8 @@ def _with_peers(
             "predicting with other hubs takes --silo NAME, and one --data FILE: this silo's new rows, or none where "
             "its clients have them"
         )
-    holder = check_config(read_config(federation), str(federation)).federation.labels
+    job = read_job(federation)
+    holder = job.config.federation.labels
     if predicts and holder not in (None, silo):
         raise ValueError(f"--out: silo '{holder}' alone has labels, and predicts: leave it out to send it your scores")
     if not predicts and holder in (None, silo):
@@ -418,7 +418,7 @@ def _with_peers(
     try:
         with stoppable(waiting.stop), waiting:
             model, parts = predict_with_peers(
-                read_job(federation),
+                job,
                 silo,
                 folder,
                 Path(data[0]) if data else None,
