@@ -27,7 +27,7 @@ EPSILON = 1.0
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What was found."""
+    """The results of an audit."""
 
     planned: Plan
     rounds: int

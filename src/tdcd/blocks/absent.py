@@ -118,7 +118,7 @@ class Absent:
         return library.concatenate(parts, axis=-1)
 
     def to_json(self) -> dict[str, Any]:
-        """In values that JSON writes."""
+        """The stand-ins as JSON."""
         return {
             "silos": [*self.silos],
             "kind": self.kind,

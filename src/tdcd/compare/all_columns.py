@@ -49,7 +49,7 @@ class HubsInTurn:
     """The number of clients per hub, in the silo's order."""
 
     def answering(self, seed: int, round_index: int, silo: int, num_clients: int) -> NDArray[np.bool_]:
-        """``[K]``."""
+        """``[K]``: the clients of the hub whose turn it is."""
         hubs = np.repeat(np.arange(len(self.clients)), self.clients)
         answers: NDArray[np.bool_] = hubs == round_index % len(self.clients)
         return answers
@@ -69,7 +69,7 @@ class CentreAverage:
 
     @property
     def hubs(self) -> int:
-        """G."""
+        """G, the number of hubs."""
         return len(self.shares)
 
     def start(self, block: Tree) -> UpdateState:

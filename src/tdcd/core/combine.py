@@ -56,7 +56,7 @@ class Combine(Protocol):
         return given
 
     def scores(self, total: Any) -> Any:
-        """``[..., W]`` to ``[..., C]``."""
+        """``[..., C]`` scores of the silos' summed phi ``[..., W]``."""
         ...
 
     def pull_back(self, total: Array, slopes: Array) -> Array:
@@ -79,12 +79,12 @@ class Sum(Combine):
 
     @property
     def is_additive(self) -> bool:
-        """Always."""
+        """True: the sum of the silos' phi is the score."""
         return True
 
     @property
     def keys(self) -> dict[str, Any]:
-        """None: it is the default."""
+        """No keys: it is the default."""
         return {}
 
     def width(self, num_outputs: int) -> int:
@@ -96,11 +96,11 @@ class Sum(Combine):
         return width
 
     def scores(self, total: Any) -> Any:
-        """The sum."""
+        """The sum itself."""
         return total
 
     def pull_back(self, total: Array, slopes: Array) -> Array:
-        """The same."""
+        """The slopes of the score are those of the sum."""
         return slopes
 
 

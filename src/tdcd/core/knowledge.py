@@ -127,12 +127,12 @@ class SlopesAlone(Knowledge):
     """A client knows the slope of its rows' losses at the round's start, which is all that a single step needs."""
 
     def losses(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """Of that slope everywhere."""
+        """Losses that have the received slope everywhere."""
         losses: Array = (known.received * phi).sum(axis=-1)
         return losses
 
     def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """What it received."""
+        """The slopes that it received."""
         slopes: Array = known.received
         return slopes
 
@@ -143,7 +143,7 @@ class LabelsEverywhere(Knowledge):
 
     @property
     def are_silos_alike(self) -> bool:
-        """They are."""
+        """True: every client has labels, and receives the others' phi."""
         return True
 
     def receives_sum(self, silo: int) -> bool:
@@ -155,5 +155,5 @@ class LabelsEverywhere(Knowledge):
         return objective.losses(phi + known.received, known.labels)
 
     def slopes(self, silo: int, phi: Array, known: Known, objective: Objective) -> Array:
-        """The objective's own."""
+        """The slopes of the objective, of the client's phi and that of the others."""
         return objective.slopes(phi + known.received, known.labels)

@@ -34,7 +34,7 @@ class Link:
         return self.latency_s + num_bytes / self.bytes_per_s
 
     def __str__(self) -> str:
-        """In words."""
+        """The network in words."""
         return f"{1e3 * self.latency_s:g} ms, {8e-6 * self.bytes_per_s:g} Mbit/s"
 
 

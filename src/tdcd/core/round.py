@@ -101,7 +101,7 @@ class Everyone:
     """
 
     def receivers(self, silo: int, num_silos: int) -> tuple[int, ...]:
-        """All others."""
+        """All other silos."""
         return tuple(other for other in range(num_silos) if other != silo)
 
 
@@ -131,7 +131,7 @@ class From:
     silo: int
 
     def receivers(self, silo: int, num_silos: int) -> tuple[int, ...]:
-        """All others, of the one hub."""
+        """All other silos of the one hub, and none of another."""
         return Everyone().receivers(silo, num_silos) if silo == self.silo else ()
 
 

@@ -22,7 +22,7 @@ class Interval(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        """In words."""
+        """The mean and its interval in words."""
         if not np.isfinite(self.mean):
             return "no number, since a curve diverged or did not get there"
         return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"

@@ -319,7 +319,7 @@ class TableState:
 
 @dataclass(frozen=True)
 class Readiness:
-    """What was found."""
+    """Which tables of a federation are ready, and what is wrong with them."""
 
     tables: Sequence[TableState]
     problems: Sequence[str] = ()

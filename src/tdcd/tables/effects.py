@@ -56,7 +56,7 @@ class Effect(NamedTuple):
         return cls(str(facts["column"]), points, places, values)
 
     def to_json(self) -> dict[str, Any]:
-        """In values that JSON writes."""
+        """The column as JSON."""
         return {**self._asdict(), "values": [[float(f"{value:.6g}") for value in row] for row in self.values]}
 
 

@@ -96,7 +96,7 @@ class SampleList:
 
     @property
     def digest(self) -> str:
-        """Of all that it says."""
+        """A digest of the whole list."""
         held_by = {silo: has.tobytes().hex() for silo, has in self.held_by.items()}
         content = json.dumps([self.total, [*self.ids], self.numbers.tolist(), held_by], sort_keys=True)
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()

@@ -66,7 +66,7 @@ class CandidateFigures(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """One line."""
+        """The candidate's figures in one line."""
         if self.loss is None:
             return f"{self.name}: {self.problem}"
         score = "" if self.score is None else f"{self.metric.upper()} {self.score:.4f}, "

@@ -81,7 +81,7 @@ exchange.mask_range
             )
 
     def _deviation(self, num_clients: int) -> float:
-        """Of a client's noise, in steps."""
+        """The standard deviation of a client's noise, in steps."""
         return self.noise.deviation * 2.0**self.fixed.bits / (num_clients * math.sqrt(num_clients - 1))
 
     def contribution(self, block: Tree, before: Tree, share: Any, sending: Sending, num_clients: int) -> Tree:

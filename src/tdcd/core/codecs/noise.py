@@ -103,7 +103,7 @@ class GaussianNoise:
 
     @property
     def deviation(self) -> float:
-        """Of the noise on each number."""
+        """The standard deviation of the noise on each number."""
         return self.sigma * self.clip
 
     @property

@@ -35,7 +35,7 @@ class Hidden(Combine):
 
     @property
     def is_additive(self) -> bool:
-        """Never."""
+        """False: the scores are no sums over silos."""
         return False
 
     @property
@@ -101,7 +101,7 @@ class Pairs(Combine):
 
     @property
     def is_additive(self) -> bool:
-        """Never."""
+        """False: the scores are no sums over silos."""
         return False
 
     @property
@@ -110,20 +110,20 @@ class Pairs(Combine):
         return {"head": "pairs", "head_rank": self.rank}
 
     def width(self, num_outputs: int) -> int:
-        """Of every score s, e and :math:`|e|^2`."""
+        """2 + r numbers per score: s, e and :math:`|e|^2`."""
         return num_outputs * (2 + self.rank)
 
     def num_outputs(self, width: int) -> int:
-        """One of 2 + r."""
+        """C, of phi that has 2 + r numbers per output."""
         return width // (2 + self.rank)
 
     @property
     def extends_phi(self) -> bool:
-        """By the squared lengths."""
+        """True: the squared lengths of the vectors are added to phi."""
         return True
 
     def block_width(self, num_outputs: int) -> int:
-        """Of every score s and e."""
+        """1 + r numbers per score: s and e."""
         return num_outputs * (1 + self.rank)
 
     def phi(self, given: Array) -> Array:

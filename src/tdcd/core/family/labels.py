@@ -48,11 +48,11 @@ class LabelsAt(Knowledge):
 
     @property
     def are_labels_everywhere(self) -> bool:
-        """No: at one silo."""
+        """False: one silo alone has them."""
         return False
 
     def sends_phi(self, silo: int) -> bool:
-        """All but that with the labels."""
+        """True of all silos but that with the labels."""
         return silo != self.silo
 
     def scored_at(self, silo: int) -> int:

@@ -70,7 +70,7 @@ class Logistic(Loss):
         return label, chances, library.stack([0 * change, change], axis=-1)
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
-        """0 and 1."""
+        """Whether labels are 0 and 1."""
         return np.asarray((labels == 0) | (labels == 1))
 
     def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:

@@ -47,7 +47,7 @@ class Poisson(Loss):
         return statistic
 
     def statistic_width(self, num_outputs: int) -> int:
-        """Two of each score."""
+        """2 C: the slope and the expected count of each score."""
         return 2 * num_outputs
 
     def change(self, statistic: Array, change: Array, response: Response) -> Array:
@@ -62,7 +62,7 @@ class Poisson(Loss):
         return statistic[..., :1] + grown
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
-        """Counts, and counts per exposure."""
+        """Whether labels are counts, or counts per exposure."""
         return np.asarray(labels >= 0)
 
     def unit(self, labels: NDArray[Any]) -> tuple[float, float]:

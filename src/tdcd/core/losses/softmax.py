@@ -51,7 +51,7 @@ class Softmax(Loss):
         return tilted(slope + label, change) - label
 
     def fits(self, labels: NDArray[Any]) -> NDArray[np.bool_]:
-        """0, 1, 2, ..."""
+        """Whether labels are 0, 1, 2, ..."""
         return np.asarray((labels >= 0) & (labels == np.round(labels)))
 
     def metrics(self, scores: NDArray[np.float64], labels: NDArray[Any], unit: float, response: Response) -> Figures:

@@ -217,7 +217,7 @@ class SampleIndex:
 
     @property
     def test_ids(self) -> list[str]:
-        """``[m]``, of the held-out samples."""
+        """``[m]``: the ids of the held-out samples."""
         return [self.ids[place] for place in np.flatnonzero(self.held_out).tolist()]
 
     @cached_property
@@ -238,12 +238,12 @@ class SampleIndex:
 
     @property
     def train_labels(self) -> NDArray[np.float64]:
-        """``[M]``."""
+        """``[M]``: the labels of the training samples."""
         return self.known.labels[~self.held_out]
 
     @property
     def test_labels(self) -> NDArray[np.float64]:
-        """``[m]``, of the held-out samples."""
+        """``[m]``: the labels of the held-out samples."""
         return self.known.labels[self.held_out]
 
     def weights_at(self, places: NDArray[Any]) -> NDArray[np.float64] | None:

@@ -100,7 +100,7 @@ class ForkServer:
             )
 
     def close(self) -> None:
-        """End it; the parties that it started go on."""
+        """End it; the parties that it started continue."""
         self._control.close()
         self._process.kill()
         self._process.wait()
