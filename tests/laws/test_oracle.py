@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from support import oracle
 from support.problems import Problem, Shape, arrays, examples, over_engines, random_block
 from tdcd.blocks import Ensemble, Linear, Mlp
+from tdcd.core.family.labels import LabelsAt
 from tdcd.core.objective import Objective
+from tdcd.core.round import Widths, round_of
+from tdcd.core.variant import Variant
 
 STEP = 1e-6
 LOSSES = [("squared", 1, 0.7), ("logistic", 1, 1), ("softmax", 3, 2), ("poisson", 1, 3), ("huber", 1, 2.5)]
@@ -74,3 +77,26 @@ def test_one_step_on_all_samples_goes_down_the_objective(engine, loss, blocks):
                 array[index] = kept
                 slope = (kept - new[index]) / problem.settings.step_size
                 assert slope == pytest.approx((above - below) / (2 * STEP), abs=1e-7)
+
+
+ROUNDS = [round_of(variant, 3, Widths(1, 1)) for variant in (Variant(), Variant(knowledge=LabelsAt(1)))]
+
+
+@pytest.mark.parametrize("flows", ROUNDS, ids=["labels everywhere", "labels at one silo"])
+def test_the_oracle_has_a_method_for_each_flow_in_their_order(flows):
+    """So that it can be read next to the flows."""
+    for sent, methods in ((flows.training, oracle.SENDING), (flows.evaluation, oracle.EVALUATING)):
+        kinds = [*dict.fromkeys((flow.name, flow.link) for flow in sent)]
+        assert kinds == [kind for kind in methods if kind in kinds]
+        lines = [method.__code__.co_firstlineno for method in methods.values()]
+        assert lines == sorted(lines)
+
+
+def test_hubs_without_labels_know_the_objective_that_the_label_silo_sends():
+    rng = np.random.default_rng(5)
+    silos = [oracle.Silo(oracle.Linear(), rng.normal(size=(6, 2)), [range(4), range(4, 6)]) for _ in range(3)]
+    blocks, labels = [[rng.normal(size=(2, 1))] for _ in silos], rng.normal(size=6)
+    total = sum(silo.features @ block for silo, (block,) in zip(silos, blocks, strict=True))
+    expected = np.mean((total[:, 0] - labels) ** 2 / 2) + 0.15 * sum(np.sum(block**2) for (block,) in blocks)
+    for flows in ROUNDS:
+        assert oracle.objective(silos, labels, blocks, "squared", 0.3, flows) == pytest.approx(expected, rel=1e-12)

@@ -2,8 +2,9 @@
 
 **The reading copy of a round.** :class:`Parties` holds what each hub and each client has, and :func:`train` sends
 messages between them: those of :class:`tdcd.core.round.Round`, one flow after the other. For each kind of flow there is
-one method that says what is computed before it is sent, and what its receivers then have. Whoever wants to know what a
-round of Algorithm 1 is, or one with labels at one silo, reads the flows in ``core/round.py`` and these methods.
+one method that says what is computed before it is sent, and what its receivers then have. :class:`Evaluation` and
+:func:`objective` are the same of an evaluation. The flows in ``core/round.py`` and these methods, read side by side,
+say what a round of Algorithm 1 is, or one with labels at one silo.
 
 Written from the paper, sections 2 and 3; line numbers are those of its Algorithm 1. It shares two things with the
 package, the sample ids of the minibatches and the flows: no arithmetic. Gradients are written by hand. A block is a
@@ -243,16 +244,6 @@ def slope_after(loss: str, statistic: Array, change: Array) -> Array:
     return chances / np.sum(chances) - label
 
 
-def objective(silos: Sequence[Silo], labels: Any, hub_blocks: Sequence[Block], loss: str, l2: float) -> float:
-    """The mean loss of the M samples plus l2 / 2 times the sum of all squared parameters."""
-    total = 0.0
-    for sample, label in enumerate(labels):
-        score = sum(silo.model.phi(block, silo.features[sample]) for silo, block in zip(silos, hub_blocks, strict=True))
-        total += loss_of(loss, np.asarray(score), label)
-    squares = sum(float(np.sum(array**2)) for block in hub_blocks for array in block)
-    return total / len(labels) + l2 / 2 * squares
-
-
 Memory = Any
 
 
@@ -436,6 +427,58 @@ class Parties:
         return lambda own: self.vary.slope(j, self.loss, own, before, received, self.labels[key[1]])
 
 
+@dataclass
+class Evaluation:
+    """The hubs and clients while the global model is evaluated; one method for each kind of flow."""
+
+    silos: Sequence[Silo]
+    labels: Any
+    loss: str
+    l2: float
+    hub_blocks: Sequence[Block]
+
+    def __post_init__(self) -> None:
+        """No party has anything of it yet."""
+        self.client_blocks: list[list[Block]] = [[] for _ in self.silos]
+        self.scores: list[dict[int, Array]] = [{} for _ in self.silos]
+        self.inbox: list[dict[int, tuple[dict[int, Array], float]]] = [{} for _ in self.silos]
+        self.values: list[float | None] = [None] * len(self.silos)
+        """What each hub knows of the objective: the mean loss of the M samples, and l2 / 2 times all squares."""
+
+    def block_to_clients(self, flow: Flow) -> None:
+        """Every client of a silo has its hub's block."""
+        self.client_blocks = [[block] * len(silo.rows) for silo, block in zip(self.silos, self.hub_blocks, strict=True)]
+
+    def scores_to_hub(self, flow: Flow) -> None:
+        """A client computes phi of all its rows, and its hub puts those of all clients together."""
+        for j, silo in enumerate(self.silos):
+            for block, held in zip(self.client_blocks[j], silo.held, strict=True):
+                self.scores[j] |= {p: silo.model.phi(block, silo.features[p]) for p in held}
+
+    def scores_to_hubs(self, flow: Flow) -> None:
+        """A hub sends its scores and the regulariser of its block; who has those of all silos has the objective."""
+        sent = []
+        for scores, block in zip(self.scores, self.hub_blocks, strict=True):
+            sent.append((scores, self.l2 / 2 * sum(float(np.sum(array**2)) for array in block)))
+        for j in range(len(self.silos)):
+            for other in flow.route.receivers(j, len(self.silos)):
+                self.inbox[other][j] = sent[j]
+        for j, received in enumerate(self.inbox):
+            parts = [part for _, part in sorted({**received, j: sent[j]}.items())]
+            if len(parts) == len(self.silos):
+                losses = [
+                    loss_of(self.loss, np.asarray(sum(scores[p] for scores, _ in parts)), label)
+                    for p, label in enumerate(self.labels)
+                ]
+                self.values[j] = sum(losses) / len(losses) + sum(penalty for _, penalty in parts)
+
+    def figures_to_hubs(self, flow: Flow) -> None:
+        """The hub with the labels sends the others what it found."""
+        for j, value in enumerate(self.values.copy()):
+            for other in flow.route.receivers(j, len(self.silos)):
+                self.values[other] = value
+
+
 SENDING: dict[tuple[str, str], Callable[[Parties, Flow], None]] = {
     ("block", "hub_to_client"): Parties.block_to_clients,
     ("phi", "client_to_hub"): Parties.phi_to_hub,
@@ -445,6 +488,31 @@ SENDING: dict[tuple[str, str], Callable[[Parties, Flow], None]] = {
     ("block", "client_to_hub"): Parties.block_to_hub,
 }
 """What each flow of training means."""
+EVALUATING: dict[tuple[str, str], Callable[[Evaluation, Flow], None]] = {
+    ("evaluated", "hub_to_client"): Evaluation.block_to_clients,
+    ("scores", "client_to_hub"): Evaluation.scores_to_hub,
+    ("scores", "hub_to_hub"): Evaluation.scores_to_hubs,
+    ("figures", "hub_to_hub"): Evaluation.figures_to_hubs,
+}
+"""What each flow of an evaluation means."""
+
+
+def objective(
+    silos: Sequence[Silo],
+    labels: Any,
+    hub_blocks: Sequence[Block],
+    loss: str,
+    l2: float,
+    flows: Round | None = None,
+) -> float:
+    """What every hub knows of a model when it was evaluated: its mean loss plus l2 / 2 times all squared parameters."""
+    flows = flows or round_of(Variant(), len(silos), Widths(1, 1))
+    parties = Evaluation(silos, labels, loss, l2, hub_blocks)
+    for flow in flows.evaluation:
+        EVALUATING[flow.name, flow.link](parties, flow)
+    (value,) = {*parties.values}
+    assert value is not None
+    return value
 
 
 def train(
