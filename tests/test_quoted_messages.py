@@ -75,7 +75,7 @@ def _quotes(text):
     yield from (" ".join(quote.split()) for quote in re.findall(r"`([^`]+)`", prose))
 
 
-def test_quoted_messages_are_said():
+def test_quoted_messages_are_in_the_source():
     wrong, checked = {}, 0
     for path in DOCUMENTS:
         for quote in _quotes(path.read_text(encoding="utf-8")):

@@ -57,10 +57,10 @@ STATEMENTS = {
         "test_its_own_hub_takes_every_certificate_from_one_authority_only "
         f"{COMPANIES}::test_only_the_hubs_and_authoritys_requests_cross_a_border",
         "Its clients, to others": f"{COMPANIES}::test_what_clients_sign_shows_their_companys_authority_to_all",
-        "Its list": f"{COMPANIES}::test_a_company_revokes_its_own_clients_and_nobody_else",
+        "Its list": f"{COMPANIES}::test_a_company_revokes_its_own_clients_and_no_others",
         "How long it lasts": f"{COMPANIES}::test_only_the_hubs_and_authoritys_requests_cross_a_border "
         f"{COMPANIES}::test_an_authority_whose_key_was_stolen_is_replaced",
-        "Renewal": "runtime/test_expiry.py::test_a_certificate_that_expires_is_said_every_day_and_by_both_ends "
+        "Renewal": "runtime/test_expiry.py::test_a_certificate_that_expires_is_logged_every_day_and_by_both_ends "
         f"{CERTIFICATES}::test_one_party_and_renewal "
         "runtime/test_renewal.py::test_files_are_used_when_they_are_good_and_all_there "
         "runtime/test_renewed_processes.py::test_a_training_goes_on_with_new_certificates_and_the_same_bits",
@@ -71,7 +71,7 @@ STATEMENTS = {
         "it closes the party's link": f"{REVOKED}::test_a_revoked_client_is_cut_off_and_its_replacement_let_in",
         "its log has the event": f"{REVOKED}::test_a_newer_list_is_in_force_at_once",
         "Coming back": "runtime/test_requests.py::test_revoke_then_a_new_certificate "
-        "runtime/test_revoked_processes.py::test_with_protected_blocks_the_replacement_has_a_new_key_and_nobody_else_ends",
+        "runtime/test_revoked_processes.py::test_with_protected_blocks_the_replacement_has_a_new_key_and_no_other_ends",
     },
     "privacy": {
         "Labels at one silo": f"{AUDIT}::test_slopes_are_binary_labels",
@@ -82,11 +82,11 @@ STATEMENTS = {
         "Certificates": "laws/test_certificate.py::test_labels_at_one_silo_wait_until_minibatches_had_every_sample",
         "Encrypted slopes": "runtime/test_encrypted_parties.py::test_the_label_hub_sees_no_gradient_and_no_hub_a_clients",
         "Masked sums": f"{AUDIT}::test_masks_hide_who_contributed_what "
-        f"{AUDIT}::test_masks_do_not_hide_a_silo_from_somebody_who_knows_enough_rows",
+        f"{AUDIT}::test_masks_do_not_hide_a_silo_from_an_attacker_who_knows_enough_rows",
         "Summed blocks": f"{AUDIT}::test_summed_blocks_do_not_hide_rows_from_the_silos_own_hub",
         "Few bits": NOT_PROMISED,
-        "What the number says.** Take": f"{NOISE}::test_no_number_of_messages_spends_more_than_is_said "
-        f"{AUDIT}::test_two_rows_at_the_ends_of_what_is_sent_are_told_apart_as_often_as_the_noise_lets_through",
+        "What the number says.** Take": f"{NOISE}::test_no_number_of_messages_spends_more_than_is_stated "
+        f"{AUDIT}::test_two_rows_at_the_ends_of_what_is_sent_are_distinguished_as_often_as_the_noise_allows",
         "Attacks stay under it": f"{AUDIT}::test_noise_on_phi_keeps_every_attack_on_a_row_under_the_bound_of_its_epsilon",
         "What was spent": "laws/test_private_noise.py::test_a_hub_never_reports_less_than_it_has_sent",
         "What it does not cover.**\n": NOT_PROMISED,
@@ -139,7 +139,7 @@ STATEMENTS = {
         "how many ids each other": "alignment/test_alignment.py::"
         "test_no_unblinded_point_is_sent_and_no_point_in_two_runs "
         "alignment/test_alignment.py::test_two_silos_points_for_a_third_say_nothing_of_what_the_two_have_in_common",
-        "with `tdcd align --counts`": "runtime/test_align.py::test_counts_tell_hubs_how_many_and_nobody_which",
+        "with `tdcd align --counts`": "runtime/test_align.py::test_counts_show_hubs_how_many_and_no_party_which",
         "Who has the file and": NOT_PROMISED,
         "Who has the file alone": "serving/test_publication.py::test_it_has_phi_of_the_common_ids_and_no_id",
         "The expiry is a promise": "serving/test_service.py::test_expired_phi_is_not_used",

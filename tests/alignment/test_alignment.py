@@ -77,7 +77,7 @@ def test_every_silo_finds_the_plain_intersections_whatever_the_order_of_messages
 
 @given(sets=id_sets, rng=st.randoms(use_true_random=False))
 @num_examples(20)
-def test_counts_are_the_plain_counts_and_tell_no_ids(sets, rng):
+def test_counts_are_the_plain_counts_and_reveal_no_ids(sets, rng):
     parties = silos(sets, workers=1, answer="counts")
     sent = deliver(parties, rng)
     for silo, party in enumerate(parties):
@@ -202,7 +202,7 @@ def test_damaged_places_are_refused(change, text):
         deliver(star([["b", "c", "d"]] * 3, 1), alter=altering(1, "numbered", change))
 
 
-def test_a_silo_that_knows_no_sample_is_told():
+def test_a_silo_that_knows_no_sample_is_reported():
     parties = star([["x"], ["b"]], 1)
     deliver(parties)
     with pytest.raises(AlignmentError, match="silo 0 has none of the 1 sample that have a label: check that the id"):

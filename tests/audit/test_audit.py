@@ -100,7 +100,7 @@ def test_masks_hide_who_contributed_what(done):
         assert one.recovered <= one.guess + 1e-6
 
 
-def test_masks_do_not_hide_a_silo_from_somebody_who_knows_enough_rows(done):
+def test_masks_do_not_hide_a_silo_from_an_attacker_who_knows_enough_rows(done):
     few, more = done.worst("few known rows", MASKED), done.worst("known rows", MASKED)
     assert few.recovered < 0.9 < more.recovered
     assert more.known == 11 + 10 + 4
@@ -324,7 +324,7 @@ def test_noise_on_phi_keeps_every_attack_on_a_row_under_the_bound_of_its_epsilon
     assert '"sigma"' in json.dumps(numbers(done))
 
 
-def test_two_rows_at_the_ends_of_what_is_sent_are_told_apart_as_often_as_the_noise_lets_through():
+def test_two_rows_at_the_ends_of_what_is_sent_are_distinguished_as_often_as_the_noise_allows():
     """Rows c and -c, the worst two, n times: the closed form is the normal distribution at sqrt(n) / sigma."""
     from tdcd.audit.attacks import told_apart
     from tdcd.core.codecs.codec import Sending, seed_words

@@ -82,7 +82,7 @@ def home(tmp_path, monkeypatch):
     return home
 
 
-def test_a_run_takes_the_module_beside_its_configuration(home, tmp_path):
+def test_a_run_takes_the_module_next_to_its_configuration(home, tmp_path):
     out = tmp_path / "run"
     told = CliRunner().invoke(app, ["run", str(home / "my.toml"), "--out", str(out)])
     assert told.exit_code == 0, told.output

@@ -506,7 +506,7 @@ def test_without_pytorch_the_error_says_what_to_install():
     assert done.stderr.splitlines()[-1] == "ImportError: TorchBlock needs PyTorch: pip install 'tdcd[torch]'"
 
 
-def test_a_module_of_another_width_is_told_by_both_widths_and_the_silo(torch):
+def test_a_module_of_another_width_is_refused_with_both_widths_and_the_silo(torch):
     narrow = TorchBlock(lambda: torch.nn.Linear(5, 1, bias=False))
     words = "^silo 'bank': the module takes 5 features, but the silo has 3: give its first layer 3 inputs$"
     with pytest.raises(ValueError, match=words):

@@ -60,7 +60,7 @@ def test_without_a_folder_nothing_is_kept(cache):
 
 
 @pytest.mark.parametrize("theirs", [{}, {"JAX_COMPILATION_CACHE_DIR": "theirs"}])
-def test_a_cache_that_jax_was_told_to_use_stays(tmp_path, theirs):
+def test_a_cache_that_jax_is_set_up_to_use_stays(tmp_path, theirs):
     """A command that compiles nothing makes the folder all the same, unless JAX has another."""
     done = tdcd(tmp_path / "ours", "-m", "tdcd", "--version", **theirs)
     assert done.returncode == 0, done.stderr

@@ -92,7 +92,7 @@ def test_nothing_runs_again_for_another_network(done):
     assert again.tdcd.prediction.seconds_per_round < comparison.tdcd.prediction.seconds_per_round
 
 
-def test_an_interrupted_comparison_goes_on_and_gives_the_same(done, tmp_path):
+def test_an_interrupted_comparison_continues_and_gives_the_same(done, tmp_path):
     stopped, plans = [], plan_all(CONFIG, NAMES)
     with pytest.raises(Interrupted):
         compare(
@@ -123,7 +123,7 @@ def test_computing_is_measured_once_and_kept(done):
     assert json.loads((out / "tdcd" / "compute.json").read_text()) == tdcd._asdict()
 
 
-def test_the_summary_tells_when_tdcds_loss_was_reached(done):
+def test_the_summary_shows_when_tdcds_loss_was_reached(done):
     comparison, _ = done
     level = 1.01 * comparison.tdcd.run.final.train_loss
     head, rows = summary(comparison)
@@ -200,7 +200,7 @@ def test_without_local_sgd_or_held_out_samples_the_page_leaves_that_out(tmp_path
     assert summary(comparison).head == ["", "train loss", "needs"]
 
 
-def test_a_diverged_run_is_named_and_the_others_go_on(tmp_path):
+def test_a_diverged_run_is_named_and_the_others_continue(tmp_path):
     config = check_config(KEYS | {"train": {"rounds": 200, "local_steps": 1, "batch_size": 32, "step_size": 1e30}})
     comparison = compare(plan_all(config, ["fedbcd"]), NETWORK, tmp_path, step_seconds=STEP)
     page = write_page(comparison, tmp_path).read_text()

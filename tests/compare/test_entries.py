@@ -67,7 +67,7 @@ def test_a_head_is_an_entry_with_steps_of_its_own():
     assert (headed.config.train.rounds, headed.objective.l2) == (6, scaled.objective.l2)
 
 
-def test_what_a_head_gains_is_told_with_an_interval(tmp_path):
+def test_what_a_head_gains_is_reported_with_an_interval(tmp_path):
     config = check_config({**KEYS, "evaluate": {"every": 6, "holdout": 0.5}})
     for seeds in (1, 3):
         plans = plan_all(config, ["tdcd,head=pairs", "tdcd,overlap=1"], seeds=seeds)

@@ -122,7 +122,7 @@ def test_the_same_change_gets_the_same_bytes_and_another_one_other_noise():
         assert abs((different - sums[0]).std() / (math.sqrt(2) * deviation) - 1) < 0.1
 
 
-def test_a_configuration_gets_the_noise_of_its_rounds_and_no_more_is_said_than_was_asked():
+def test_a_configuration_gets_the_noise_of_its_rounds_and_spends_no_more_than_was_asked():
     config = check_config(PROTECTED)
     variant = with_steps(config, settings_of(config), variant_of(config))[1]
     noisy = variant.block_exchange

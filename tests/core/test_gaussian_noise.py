@@ -32,7 +32,7 @@ def delta_of(epsilon, shift):
 
 
 @given(st.floats(0.05, 50.0), st.floats(1e-9, 1e-3), st.integers(1, 10_000))
-def test_no_number_of_messages_spends_more_than_is_said(sigma, delta, messages):
+def test_no_number_of_messages_spends_more_than_is_stated(sigma, delta, messages):
     """Rows c and -c, the worst two: n sums of a row and noise are as one with a shift of 2 sqrt(n) / sigma."""
     spent, shift = GaussianNoise(1.0, sigma, delta).epsilon(messages), 2 * math.sqrt(messages) / sigma
     assert spent >= 0

@@ -153,7 +153,7 @@ def test_what_is_no_loss_is_refused(loss, text):
         Objective(loss)
 
 
-def test_labels_at_one_silo_need_a_loss_that_says_how_it_goes_on():
+def test_labels_at_one_silo_need_a_loss_with_change():
     with pytest.raises(
         ValueError, match=r"labels at one silo: the .*LogCosh loss has no `change` to follow it from its slope"
     ):

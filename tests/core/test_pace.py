@@ -174,7 +174,7 @@ def test_in_the_long_run_more_overlap_is_never_slower(silos, depth):
     assert deep <= shallow * (1 + 1e-6) + 1e-6
 
 
-def test_a_silo_four_times_slower_holds_nobody_up_with_a_period_of_four():
+def test_a_silo_four_times_slower_delays_no_other_with_a_period_of_four():
     """It computes 40 s where the others compute 10 s, and messages are quick."""
     quick, slow = Work(0.0, 0.0, 10.0, 0.0, 0.1), Work(0.0, 0.0, 40.0, 0.0, 0.1)
     in_step = seconds_per_round([quick, quick, slow])

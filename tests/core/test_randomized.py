@@ -82,7 +82,7 @@ def test_gradients_are_those_of_plain_loops_and_the_curvature_stays(loss, classe
 
 
 @pytest.mark.parametrize(("loss", "classes", "epsilon"), CASES)
-def test_the_slope_tells_how_the_corrected_loss_goes_on(loss, classes, epsilon):
+def test_the_corrected_loss_follows_from_the_slope(loss, classes, epsilon):
     """What silos without labels step on."""
     phi, corrected = scores(loss, classes), Objective(loss, label_epsilon=epsilon)
     change = jnp.asarray(np.random.default_rng(1).normal(0, 1, phi.shape))

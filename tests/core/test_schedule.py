@@ -71,7 +71,7 @@ def test_few_samples_of_many_are_the_first_distinct_draws_of_the_stream(num_samp
     assert ids.tolist() == [first_distinct(draws[:width], batch_size), first_distinct(draws[width:], batch_size)]
 
 
-def test_samples_and_places_beyond_32_bits_are_told_apart():
+def test_samples_and_places_beyond_32_bits_are_distinguished():
     num_samples, batch_size, steps, rounds = 3_000_000, 1000, 8, range(3)
     width = batch_size + batch_size // 4 + 32
     found = batch_ids(3, rounds, num_samples=num_samples, batch_size=batch_size, local_steps=steps)

@@ -73,7 +73,7 @@ def test_crashes_bad_links_and_short_patience(tmp_path, holder, seed):
     assert lab.history("hub.bank") == lab.history("hub.lab")
 
 
-def test_a_run_goes_on_without_a_client_and_with_it_again(tmp_path):
+def test_a_run_continues_without_a_client_and_with_it_again(tmp_path):
     federation = {"labels": "clinic", "client_grace_s": 3.0}
     config, data = prepared(**in_mode(LABELS, federation=federation, train={"rounds": 16}))
     lab = Leaving(config, data, tmp_path, 0)
@@ -96,7 +96,7 @@ class Liar(Lab):
         super().post(sender, receiver, data)
 
 
-def test_a_hub_that_tells_two_others_different_slopes_is_named(quiet, tmp_path):
+def test_a_hub_that_sends_two_others_different_slopes_is_named(quiet, tmp_path):
     config, data, *_ = quiet
     lab = Liar(config, data, tmp_path, 0).begin()
     lab.until_over()

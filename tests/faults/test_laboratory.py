@@ -70,7 +70,7 @@ def late(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_crashes_and_bad_links_where_nobody_waits(late, tmp_path, seed):
+def test_crashes_and_bad_links_where_no_party_waits(late, tmp_path, seed):
     config, data, reference, _ = late
     lab = Lab(config, data, tmp_path, seed, ROUGH).run(reference)
     assert set(lab.outcomes.values()) == {"finished"}
@@ -78,7 +78,7 @@ def test_crashes_and_bad_links_where_nobody_waits(late, tmp_path, seed):
 
 
 @pytest.mark.parametrize("late", LATE[-1:], indirect=True)
-def test_a_crash_at_every_failpoint_where_nobody_waits(late, tmp_path):
+def test_a_crash_at_every_failpoint_where_no_party_waits(late, tmp_path):
     config, data, reference, failpoints = late
     for place, hits in sorted(failpoints.items()):
         lab = Lab(config, data, tmp_path / place, 0)
@@ -239,7 +239,7 @@ class FullDisk(Lab):
         return None
 
 
-def test_a_full_disk_is_reported_and_training_goes_on(quiet, tmp_path):
+def test_a_full_disk_is_reported_and_training_continues(quiet, tmp_path):
     config, data, reference, _ = quiet
     lab = FullDisk(config, data, tmp_path, 0)
     lab.full_until, lab.errors = 3, set()
@@ -287,7 +287,7 @@ def test_a_hub_whose_disk_stays_full_waits_before_the_others_forget_what_it_need
 # Parties that are not what they were
 
 
-def test_a_client_with_other_rows_is_turned_away_and_the_right_one_goes_on(quiet, tmp_path):
+def test_a_client_with_other_rows_is_turned_away_and_the_right_one_continues(quiet, tmp_path):
     config, data, reference, _ = quiet
     north, right = "client.lab.north", dict(data)
     lab = Lab(config, dict(data), tmp_path, 0).begin(reference)
@@ -317,7 +317,7 @@ class Liar(Lab):
         super().post(sender, receiver, data)
 
 
-def test_a_hub_that_tells_two_others_different_things_is_named_by_both(tmp_path):
+def test_a_hub_that_sends_two_others_different_things_is_named_by_both(tmp_path):
     config, data = prepared(silos=[{"name": name, "clients": 1} for name in "abc"])
     lab = Liar(config, data, tmp_path, 0).begin()
     lab.until_over()

@@ -57,7 +57,7 @@ class Leaving(Lab):
         return [Record.from_json(line) for line in final]
 
 
-def test_a_run_goes_on_without_a_client_and_with_it_again(graceful, tmp_path):
+def test_a_run_continues_without_a_client_and_with_it_again(graceful, tmp_path):
     lab = Leaving(*graceful, tmp_path, 0)
     lab.returns_after = 7.0
     history = lab.run()

@@ -37,7 +37,7 @@ DAMAGES = {
 
 
 @pytest.mark.slow
-def test_a_hub_that_lost_its_checkpoints_ends_alone_and_goes_on_from_a_backup(tmp_path):
+def test_a_hub_that_lost_its_checkpoints_ends_alone_and_continues_from_a_backup(tmp_path):
     expected = reference(tmp_path / "quiet", **KEYS)
     with Processes(tmp_path / "run", **KEYS) as parties:
         folder, backup = parties.trial.folder / "silos" / "lab", tmp_path / "backup"

@@ -29,7 +29,7 @@ def test_crashes_and_bad_links(masked, tmp_path, seed):
 
 
 @pytest.mark.parametrize("masked", MASKED[:1], indirect=True)
-def test_a_hub_that_lost_its_key_cannot_go_on(masked, tmp_path):
+def test_a_hub_that_lost_its_key_cannot_continue(masked, tmp_path):
     """Its masks would no longer cancel: to the others it has begun another run. Put right, the same commands go on."""
     config, data, reference = masked
     lab = Lab(config, data, tmp_path, 0).begin()

@@ -72,7 +72,7 @@ def test_a_message_takes_longer_than_a_link_may_be_silent(join, rate, size):
 
 
 @pytest.mark.slow
-def test_a_party_can_leave_while_it_dials_somebody_who_does_not_answer(tmp_path):
+def test_a_party_can_leave_while_it_dials_a_party_that_does_not_answer(tmp_path):
     throwaway(tmp_path / "certs", {HUB: ["127.0.0.1"]}, [NORTH])
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -120,7 +120,7 @@ def test_reminders_wait_twice_as_long_as_answers_take():
     assert wait() == 30.0
 
 
-def test_nobody_is_reminded_while_an_answer_arrives(tmp_path):
+def test_no_party_is_reminded_while_an_answer_arrives(tmp_path):
     config, data = lab.prepared()
     parties = lab.Lab(config, data, tmp_path, seed=0).begin()
     hub, client = parties.drivers["hub.lab"], "client.lab.north"

@@ -78,7 +78,7 @@ def test_a_state_that_the_disk_did_not_keep_leaves_its_place_to_the_next(tmp_pat
     assert [(path.name, state.round) for path, state in found.states.items()] == [("1.tdcd", 3), ("0.tdcd", 1)]
 
 
-def test_who_waits_for_a_state_is_told_of_any_error(monkeypatch, tmp_path):
+def test_who_waits_for_a_state_gets_any_error(monkeypatch, tmp_path):
     def fail(file):
         raise MemoryError
 
@@ -93,7 +93,7 @@ def test_who_waits_for_a_state_is_told_of_any_error(monkeypatch, tmp_path):
     assert [state.round for state in Checkpoints(tmp_path, "hub.a").states.values()] == [2]
 
 
-def test_a_sync_that_fails_is_reported_and_training_goes_on(quiet, tmp_path):
+def test_a_sync_that_fails_is_reported_and_training_continues(quiet, tmp_path):
     config, data, reference, _ = quiet
     lab = Lab(config, data, tmp_path, 0).begin(reference)
     folder, driver = tmp_path / "hub.lab" / "checkpoint", lab.drivers["hub.lab"]

@@ -93,7 +93,7 @@ def test_a_step_that_is_not_finite_is_not_taken_and_the_block_waits():
         assert not steered.is_lost(steered.with_factor(still, 0.5))
 
 
-def test_a_block_that_went_back_waits_for_as_many_steps_as_it_is_told():
+def test_a_block_that_went_back_waits_for_as_many_steps_as_steering_asks():
     steered, block = Steered(Scaled(0.5, 1.0)), {"weight": np.ones((2, 1))}
     state = steered.with_factor(steered.start(block), 0.5, wait=2)
     for bad in (np.nan, 5.0):

@@ -407,7 +407,7 @@ def test_networks_have_the_norm_of_their_gradient():
     assert result.history[-1].gradient_norm == pytest.approx(float(norm), rel=1e-4)
 
 
-def test_a_run_that_goes_on_has_the_lines_of_one_that_was_not_interrupted(tmp_path):
+def test_a_run_that_continues_has_the_lines_of_one_that_was_not_interrupted(tmp_path):
     problem = drawn("logistic", 11)
     arguments = problem.federation, Linear(), problem.objective, replace(problem.settings, step_size=0.02)
     straight = tdcd.train(*arguments, rounds=120, evaluate_every=10)

@@ -190,7 +190,7 @@ def test_fast_engines_refuse_what_they_do_not_run_and_auto_goes_to_the_general_o
 
 
 @pytest.mark.optimised
-def test_state_goes_on_bit_for_bit_in_any_grouping_of_rounds():
+def test_state_continues_bit_for_bit_in_any_grouping_of_rounds():
     problem = Problem.draw(SHAPE, Objective("logistic"), 2)
     variant = Variant(hub_update=HubOptimizer(direction("adam"), 0.1), timing=Late())
     simulation = problem.simulation(variant=variant)

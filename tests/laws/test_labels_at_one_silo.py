@@ -42,7 +42,7 @@ def draw_labels(loss, rng, count=300):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-11), ("float32", 2e-3)])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_what_is_told_says_how_the_loss_goes_on(loss, dtype, tolerance):
+def test_the_loss_follows_from_what_is_sent(loss, dtype, tolerance):
     """Both the loss, up to a constant, and its slope; also where the model is sure, rightly or wrongly.
 
     Single precision cannot tell a slope of 1 - 1e-7 from one: there it is good to three digits only.
@@ -133,7 +133,7 @@ class Exponential(Loss):
         return jnp.exp(score + change) - jnp.exp(score) - label * change
 
 
-def test_a_loss_of_ones_own_says_what_is_told():
+def test_a_loss_of_ones_own_says_what_is_sent():
     problem = draw("poisson")
     own = replace(problem, objective=Objective(Exponential(), 0.1))
     assert distance(trained(own), problem.solve(ROUNDS)) < 1e-10
@@ -151,7 +151,7 @@ class Capped(Poisson):
         return jnp.minimum(super().losses(scores, labels), 100)
 
 
-def test_what_a_loss_inherits_is_not_told():
+def test_what_a_loss_inherits_is_not_described():
     assert (Capped.statistic, Capped.change, Capped().statistic_width(1)) == (None, None, 1)
     with pytest.raises(
         ValueError, match="labels at one silo: the poisson loss has no `change` to follow it from its slope"

@@ -157,7 +157,7 @@ def test_periods_are_those_of_all_silos():
 
 
 @pytest.mark.optimised
-def test_state_goes_on_bit_for_bit_in_any_grouping_of_rounds():
+def test_state_continues_bit_for_bit_in_any_grouping_of_rounds():
     problem = Problem.draw(SHAPE, Objective("logistic"), SEED)
     few = {"exchange": Quantised(8), "client_exchange": Quantised(8), "block_exchange": QuantisedChange()}
     simulation = problem.simulation(variant=Variant(timing=Overlap(2, (3, 1)), **few))

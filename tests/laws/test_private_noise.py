@@ -90,7 +90,7 @@ def test_real_parties_have_the_simulations_history_with_evaluations_that_are_noi
     assert abs(result.history[-1].train_loss - exact) > 1e-6
 
 
-def test_nobody_who_knows_the_file_can_take_the_noise_away(config):
+def test_no_party_that_knows_the_file_can_take_the_noise_away(config):
     """With another secret, a hub sends other numbers for the same phi; the seed is in everybody's file."""
     planned, _ = simulated(config)
     sent = []

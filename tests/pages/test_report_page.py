@@ -38,7 +38,7 @@ def test_the_page_shows_the_run(make_run):
     assert "synthetic data" not in text
 
 
-def test_the_page_names_the_clients_that_hubs_went_on_without(make_run):
+def test_the_page_names_the_clients_that_hubs_continued_without(make_run):
     assert "Absent clients" not in write_report(make_run()).read_text(encoding="utf-8")
     gone = {"absent": {"client.bank.north": [1, 2, 4]}, "unscored": ["client.bank.north"]}
     more = {"absent": {"client.bank.north": [5], "client.shop.<c>": [9]}, "unscored": []}

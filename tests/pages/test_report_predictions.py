@@ -180,7 +180,7 @@ def test_two_classes_have_ks_lift_and_thresholds(make_run):
     assert texts(matrix, "count") == [str(count) for count in (spared, alarms, missed, found) if count]
 
 
-def test_where_errors_cost_less_than_any_alarm_nobody_is_predicted(make_run):
+def test_where_errors_cost_less_than_any_alarm_no_row_is_predicted(make_run):
     chances = np.full(300, 0.1)
     folder = write(make_run(), ["yes", "no", *["no"] * 298], ["no"] * 300, {"probability_yes": chances})
     assert "| a missed “yes” costs 10 false alarms | above all | 0 | 1 | 0 | 299 | – | 0.0% |" in " | ".join(

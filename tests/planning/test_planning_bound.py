@@ -89,7 +89,7 @@ def test_a_bound_that_does_not_hold_is_admitted(folders):
     assert broken.verdict.startswith("The bound does not hold: the measured average exceeds it at some T.")
 
 
-def test_an_inadmissible_step_size_is_said_and_gradients_are_still_shown(folders):
+def test_an_inadmissible_step_size_is_reported_and_gradients_are_still_shown(folders):
     result = measure_bound(folders / "large", seconds=UNHURRIED)
     assert (result.bound, result.holds, result.dominant) == (None, None, None)
     proof, printed = (max_step_size(result.constants, 5, 2, condition) for condition in ("proof", "printed"))
@@ -220,7 +220,7 @@ def test_a_step_size_that_is_too_large_for_an_overlap_names_the_one_that_is_insi
     assert slow.verdict.endswith(f"With period = 1 at every silo, step sizes up to {limits[0]:.4g} are inside.")
 
 
-def test_an_overlap_that_leaves_hardly_any_step_size_is_told_what_to_do(late_bounds):
+def test_an_overlap_that_leaves_hardly_any_step_size_gets_advice(late_bounds):
     result = late_bounds["overlap"]
     late = result.planned._replace(variant=Variant(timing=Overlap(900)))
     found = replace(result, planned=late).verdict

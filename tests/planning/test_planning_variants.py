@@ -177,7 +177,7 @@ def rankings(rounds, diverged=(), *, failed=False):
         (rankings(0), "may pay", "2.00 times as fast, but no pilot run tried it."),
     ],
 )
-def test_what_is_said_of_overlap_is_what_its_row_says(ranking, verdict, words):
+def test_the_sentence_on_overlap_is_what_its_row_says(ranking, verdict, words):
     said = advice(ranking)[0]
     assert said.startswith(f"Overlap {verdict} here: of the 8,000 ms")
     assert said.endswith(words)

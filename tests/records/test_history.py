@@ -30,7 +30,7 @@ def test_evaluations_are_counted_apart_and_a_line_without_them_stays_as_it_is():
     assert Record.from_json(counted.to_json()) == counted
 
 
-def test_absences_are_told_only_if_there_are_any():
+def test_absences_are_sent_only_if_there_are_any():
     assert not {"absent", "unscored"} & set(json.loads(record().to_json()))
     gone = record(absent={"client.a.c2": [3, 4]}, unscored=["client.a.c2"])
     assert json.loads(gone.to_json())["absent"] == {"client.a.c2": [3, 4]}

@@ -121,7 +121,7 @@ def test_a_changed_manifest_is_refused(tmp_path):
         differences(manifest)
 
 
-def test_digests_of_data_are_comparable_with_the_key_and_tell_nothing_without(manifest, tmp_path):
+def test_digests_of_data_are_comparable_with_the_key_and_reveal_nothing_without(manifest, tmp_path):
     key, found = manifest.key(), manifest.read()["data"]
     assert keyed(key, client_digests(FEDERATION)) == found
     assert stat.S_IMODE(manifest.key_file.stat().st_mode) == 0o600
@@ -144,7 +144,7 @@ def test_a_resumed_run_has_two_sessions_and_one_key(tmp_path):
     assert differences(manifest) == []
 
 
-def test_a_run_that_goes_on_has_nothing_to_check_yet(tmp_path):
+def test_a_run_that_continues_has_nothing_to_check_yet(tmp_path):
     manifest = trained(tmp_path / "run", rounds=2)
     manifest.begin("simulation")
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_a_run_that_goes_on_has_nothing_to_check_yet(tmp_path):
         differences(manifest)
 
 
-def test_a_copy_of_a_checkout_is_told_its_commit(tmp_path, monkeypatch):
+def test_a_copy_of_a_checkout_gets_its_commit(tmp_path, monkeypatch):
     assert commit_of(tmp_path / "tdcd") == ""
     monkeypatch.setenv("TDCD_COMMIT", "0123abc")
     assert commit_of(tmp_path / "tdcd") == "0123abc"

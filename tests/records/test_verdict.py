@@ -48,7 +48,7 @@ def words(*losses, keep="last", **more):
         (0.0, 0.0),
     ],
 )
-def test_what_is_not_to_be_said(losses):
+def test_models_without_a_verdict(losses):
     assert words(*losses) == ""
 
 
@@ -65,7 +65,7 @@ def test_what_is_not_to_be_said(losses):
         ((0.69, math.nan), "the loss stopped being a finite number by round 10"),
     ],
 )
-def test_what_is_to_be_said(losses, said):
+def test_the_verdict_in_words(losses, said):
     assert words(*losses) == said
 
 

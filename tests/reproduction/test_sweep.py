@@ -67,7 +67,7 @@ def test_a_finished_sweep_runs_nothing_again(done):
     np.testing.assert_array_equal(again.curves[1].losses, result.curves[1].losses)
 
 
-def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
+def test_an_interrupted_sweep_continues_and_gives_the_same(done, tmp_path):
     calls = []
 
     def should_stop():
@@ -101,7 +101,7 @@ def test_a_folder_that_is_no_run_is_refused_and_kept(tmp_path):
     assert precious.read_text() == "precious"
 
 
-def test_a_run_torn_by_a_crash_goes_on(done, tmp_path):
+def test_a_run_torn_by_a_crash_continues(done, tmp_path):
     """A history cut in the middle of a line, and one without any checkpoint."""
     shutil.copytree(done[1] / "fig2a", tmp_path / "fig2a")
     torn, bare = tmp_path / "fig2a" / "Q-1" / "seed-0", tmp_path / "fig2a" / "Q-4" / "seed-1"
@@ -158,7 +158,7 @@ def test_a_file_that_is_not_the_table_is_refused(tmp_path):
         run_experiment(tiny(data=wanted), tmp_path / "out")
 
 
-def test_absent_data_is_replaced_and_said_loudly(tmp_path, monkeypatch):
+def test_absent_data_is_replaced_with_a_warning(tmp_path, monkeypatch):
     # All requests go to a proxy that is not there; urllib looks for proxies when it makes its opener.
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     monkeypatch.setattr(urllib.request, "_opener", None)

@@ -164,7 +164,7 @@ def one_round(silos, index, labels, config):
 @pytest.mark.parametrize(
     ("gradient", "minibatches"), [("unbiased", "fresh"), ("mean", "fresh"), ("unbiased", "full"), ("mean", "reused")]
 )
-def test_training_goes_on_with_the_samples_that_are_left(gradient, minibatches):
+def test_training_continues_with_the_samples_that_are_left(gradient, minibatches):
     config = with_keys(UNEQUAL.model_dump(), train={"gradient": gradient, "minibatches": minibatches})
     office = Deaf(config, shards(plan(config)), SCRIPT).run()
     assert {end.status for end in office.ends.values()} == {"finished"}
@@ -198,7 +198,7 @@ def test_every_hub_has_the_same_history_with_every_absence(seed):
     assert '"absent"' not in office.history["hub.a"][0].to_json()
 
 
-def test_masks_and_counts_are_sent_only_where_somebody_is_absent():
+def test_masks_and_counts_are_sent_only_where_a_client_is_absent():
     office = Deaf(UNEQUAL, shards(plan(UNEQUAL)), SCRIPT).run()
     received = [m for m in office.sent if m.receiver == C1 and m.kind == "received"]
     assert {m.round for m in received if "rows" in m.arrays} == {3, 4, 5, 8, 9}
@@ -226,7 +226,7 @@ def test_a_silo_alone_averages_and_measures_those_that_are_there():
     assert begin.arrays["weight"].values == pytest.approx(mean, rel=1e-12)
 
 
-def test_samples_that_are_nowhere_complete_give_no_line_and_are_told_of_in_the_next():
+def test_samples_that_are_nowhere_complete_give_no_line_and_are_reported_in_the_next():
     """Two silos that split rows alike, and lack one half each."""
     config = with_keys(
         UNEQUAL.model_dump(),
@@ -254,7 +254,7 @@ def stopped(script, config=UNEQUAL, until=lambda office: False):
     return office
 
 
-def test_nobody_is_left_out_before_another_client_has_answered():
+def test_no_client_is_left_out_before_another_one_has_answered():
     office = stopped(dict.fromkeys(("client.a.c1", A2, A3), (3, "block", None)))
     hub = office.hubs["hub.a"]
     assert [*hub.missing()] == ["client.a.c1", A2, A3]
@@ -356,7 +356,7 @@ def test_absences_are_looked_up_by_round_and_question():
 # A hub that comes back
 
 
-def test_a_hub_that_comes_back_goes_on_without_the_same_clients():
+def test_a_hub_that_comes_back_continues_without_the_same_clients():
     """At every message after its decision: the peers hear the same again, though the client could be asked now."""
     whole = Deaf(UNEQUAL, shards(plan(UNEQUAL)), {A2: (3, "block", 5)}).run()
     for after in range(0, 60, 7):

@@ -72,7 +72,7 @@ def test_a_hub_refuses_masks_that_do_not_fit(early):
         ({"unscored": [B1, "client.b.c2"]}, "'unscored' names a client twice, or all clients"),
     ],
 )
-def test_a_hub_refuses_what_cannot_be_said_of_another_ones_clients(early, claims, text):
+def test_a_hub_refuses_claims_about_another_ones_clients_that_cannot_be(early, claims, text):
     hub, message = heard_by(early, "hub.a", "scores")
     facts = {"type": "scores", "penalty": message.facts.penalty, **claims}
     assert refusal(hub, message, facts=facts) == text
@@ -111,7 +111,7 @@ def test_a_client_refuses_masks_and_counts_that_do_not_fit(early, name):
     assert [answer.kind for answer in client.receive(changed(message, **good))] == ["block"]
 
 
-def test_nobody_is_left_out_by_others_without_the_setting():
+def test_no_client_is_left_out_by_others_without_the_setting():
     config = with_keys(UNEQUAL.model_dump(), federation={"client_grace_s": None})
     office = stopped({}, config, until=lambda office: office.hubs["hub.a"].round >= 2)
     text = "it leaves clients out, and federation.client_grace_s is not set"

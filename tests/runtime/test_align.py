@@ -99,7 +99,7 @@ def test_an_id_that_two_clients_hold_stops_everybody_and_names_both():
     assert "id '3' is held by client.bank.n and by client.bank.s" in outcomes["hub.shop"].reason
 
 
-def test_counts_tell_hubs_how_many_and_nobody_which():
+def test_counts_show_hubs_how_many_and_no_party_which():
     dialogues = parties(answers=dict.fromkeys(["hub.bank", "hub.shop", "hub.bureau", *IDS], "counts"))
     outcomes = talk_all(dialogues)
     assert {outcome.status for outcome in outcomes.values()} == {"finished"}, outcomes
@@ -148,7 +148,7 @@ def test_parties_must_ask_for_the_same(other):
     assert {outcome.status for outcome in outcomes.values()} == {"refused"}
 
 
-def test_different_shared_files_are_told_apart():
+def test_different_shared_files_are_distinguished():
     dialogues = parties()
     other = Job(check_config({"silos": SILOS, "train": {"rounds": 7}}))
     dialogues[1] = AlignHub(other, 1, SECRET, {"hub.shop": IDS["hub.shop"]})

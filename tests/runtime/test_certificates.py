@@ -195,7 +195,7 @@ class TestIssuing:
             late = problems(item.certificate, party=item.party, now=NOW + timedelta(hours=25))
             assert ["expired on" in problem for problem in late] == [True, True]
 
-    def test_a_damaged_secret_is_told(self, folder):
+    def test_a_damaged_secret_is_reported(self, folder):
         (folder / "federation.secret").write_text("abc\n")
         with pytest.raises(ValueError, match=r"federation\.secret does not hold 64 hexadecimal digits"):
             issue_all(folder, {}, [CLIENT])

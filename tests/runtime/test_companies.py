@@ -227,7 +227,7 @@ def signed_alone(companies):
     return read_certificate(companies.homes[NORTH] / f"{NORTH}.pem").public_bytes(Encoding.DER)
 
 
-def test_a_company_revokes_its_own_clients_and_nobody_else(tmp_path):
+def test_a_company_revokes_its_own_clients_and_no_others(tmp_path):
     companies = Companies(tmp_path)
     hub, card = companies.homes[HUB], signed(companies.homes[NORTH], NORTH)
     authority = Authority(hub)

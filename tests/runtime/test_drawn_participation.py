@@ -115,7 +115,7 @@ def test_what_does_not_go_with_it_is_refused(keys, text):
         Job(with_keys(RIDGE, **{**keys, "train": train}))
 
 
-def test_a_round_that_may_draw_nobody_with_rows_is_refused():
+def test_a_round_that_may_draw_no_client_with_rows_is_refused():
     """Two of three clients have held-out rows only."""
     config = with_keys(RIDGE, silos=[{"name": "lab", "clients": 3}], train={"participation": 0.3})
     data = shards(plan(config))

@@ -47,7 +47,7 @@ def look(endpoint):
     endpoint.look()
 
 
-def test_a_certificate_that_expires_is_said_every_day_and_by_both_ends(tmp_path, heard):
+def test_a_certificate_that_expires_is_logged_every_day_and_by_both_ends(tmp_path, heard):
     throwaway(tmp_path, {hub: ["127.0.0.1"] for hub in HUBS}, [NORTH, SOUTH])
     issue(tmp_path, HUB, ["127.0.0.1"], days=1, renew=True, now=datetime.now(UTC) - timedelta(hours=1))
     with Parties(ZenohNetwork(tmp_path)) as parties:

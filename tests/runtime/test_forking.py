@@ -40,7 +40,7 @@ def test_a_signal_ends_one_party_alone(tmp_path):
     assert parties[1].wait(SOON) == 2
 
 
-def test_a_party_shows_where_it_stands_and_goes_on(tmp_path):
+def test_a_party_shows_where_it_stands_and_continues(tmp_path):
     pipe, log = tmp_path / "federation.toml", tmp_path / "log"
     os.mkfifo(pipe)
     party = start_party(["hub", str(pipe), "--silo", "bank"], log, environment())

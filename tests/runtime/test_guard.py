@@ -142,7 +142,7 @@ def test_an_address_that_floods_crowds_out_itself_alone(certs):
                 one.recv(1)
 
 
-def test_a_flood_of_handshakes_that_fail_keeps_nobody_out_for_long(certs):
+def test_a_flood_of_handshakes_that_fail_keeps_no_party_out_for_long(certs):
     address = free_address()
     with hub_at(address, certs) as hub, ExitStack() as opened:
         for _ in range(4 * (HANDSHAKES + PLACES)):
@@ -179,7 +179,7 @@ def test_what_was_sent_before_the_end_arrives(certs):
             assert hub.receive(SOON) == Joined(NORTH)
 
 
-def test_a_process_that_may_open_too_few_files_is_told():
+def test_a_process_that_may_open_too_few_files_is_refused():
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

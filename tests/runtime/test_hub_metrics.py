@@ -227,7 +227,7 @@ def test_a_port_that_cannot_be_had_is_a_warning(served, caplog, monkeypatch, whe
     assert said.facts["why"].startswith(f"--metrics {address}: cannot listen there: ")
 
 
-def test_it_listens_on_loopback_unless_told(served):
+def test_it_listens_on_loopback_unless_asked(served):
     assert served.startswith("127.0.0.1:")
 
 

@@ -220,7 +220,7 @@ def test_one_hub_of_three_differs():
 
 
 @SEEDS
-def test_who_is_missing_is_said_and_the_run_begins_when_they_come(data, reference, seed):
+def test_missing_parties_are_named_and_the_run_begins_when_they_come(data, reference, seed):
     office = Office(data, seed, away=[SOUTH, "hub.clinic"])
     office.start()
     office.settle()
@@ -310,7 +310,7 @@ def test_a_client_that_comes_back_with_another_file_is_turned_away(data, referen
 
 
 @SEEDS
-def test_a_client_that_comes_when_all_is_over_is_told(data, seed):
+def test_a_client_that_comes_when_all_is_over_gets_the_end(data, seed):
     office = Office(data, seed).run()
     restart(office, NORTH, Client(Job(CONFIG), 1, NORTH, data[NORTH]))
     office.settle()
@@ -449,7 +449,7 @@ class Processes:
         return answers
 
 
-def test_a_frame_of_an_earlier_run_ends_nobody(data, reference):
+def test_a_frame_of_an_earlier_run_ends_no_party(data, reference):
     """What a client said in an earlier run, with other settings, answers no call of this one, and names no process."""
     earlier = Office(data, 1, config=with_keys(RIDGE, seed=3)).run()
     frames = [message for message in earlier.sent if message.sender == NORTH]
@@ -470,7 +470,7 @@ def test_a_frame_of_an_earlier_run_ends_nobody(data, reference):
     assert office.history == reference
 
 
-def test_what_a_former_process_said_late_does_not_count(data, reference):
+def test_late_messages_of_a_former_process_do_not_count(data, reference):
     office = begun(data, 0)
     former = Client(Job(CONFIG), 1, NORTH, data[NORTH], "former")
     hub = office.hubs["hub.lab"]

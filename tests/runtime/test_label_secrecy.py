@@ -143,7 +143,7 @@ def test_names_of_classes_stay_where_they_are():
 
 
 @pytest.mark.parametrize("loss", [None, "squared"])
-def test_what_is_wrong_with_labels_is_not_told_to_those_without(loss):
+def test_what_is_wrong_with_labels_is_not_sent_to_those_without(loss):
     config = TABLES.model_copy(update={"model": TABLES.model.model_copy(update={"loss": loss})})
     names = ["only payer"] if loss is None else ["prompt payer", "late payer"]
     office = InProcess(config, tables(names)).run()

@@ -106,7 +106,7 @@ def out_of_the_star(message):
     return turned if sender == LAB else [(sender, third, encode(message.to(third))), *turned]
 
 
-def test_nobody_speaks_out_of_the_star(data, reference):
+def test_no_party_sends_outside_the_star(data, reference):
     office = run(Attacked(CONFIG, data, out_of_the_star))
     assert_same_run(office, reference)
     assert not office.refused

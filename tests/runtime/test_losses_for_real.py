@@ -92,7 +92,7 @@ def test_a_party_without_the_loss_does_not_start(model, text):
         Job(with_keys(RIDGE, model=model))
 
 
-def test_labels_at_one_silo_are_refused_for_a_loss_that_does_not_say_how_it_goes_on(tmp_path):
+def test_labels_at_one_silo_are_refused_for_a_loss_without_change(tmp_path):
     (tmp_path / "quartic_loss.py").write_text(
         "from tdcd import Loss\n\n\nclass Quartic(Loss):\n    def losses(self, scores, labels):\n"
         "        return (scores[..., 0] - labels) ** 4\n"
@@ -104,7 +104,7 @@ def test_labels_at_one_silo_are_refused_for_a_loss_that_does_not_say_how_it_goes
         Job(with_keys(RIDGE, model=model, federation={"labels": "clinic"}))
 
 
-def test_nobody_imports_a_module_that_another_party_names():
+def test_no_party_imports_a_module_that_another_one_names():
     config = with_keys(RIDGE, federation={"labels": "clinic"})
     with pytest.raises(
         RejectedMessage, match=r"'loss' is not known here: model.loss = None: it does not name 'os:abort'"

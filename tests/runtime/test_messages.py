@@ -109,7 +109,7 @@ ARRAYS_SENT = named({"phi": np.arange(20.0), "more": np.zeros((2, 2), np.int64)}
 GENUINE = Part("a", "b", 3, "run", flow="phi", digests={"c": "x"}, arrays=ARRAYS_SENT)
 
 
-def test_a_reason_that_quotes_half_a_character_is_told():
+def test_a_reason_that_quotes_half_a_character_arrives():
     message = Stop("a", "b", status="refused", reason="no such id: \ud800")
     assert decode(encode(message), sender="a", receiver="b").reason == "no such id: \\ud800"
 

@@ -79,7 +79,7 @@ def test_hubs_end_where_the_simulation_does_with_its_model(name):
 @pytest.mark.optimised
 @pytest.mark.parametrize("name", ["best", "overlap", "hub momentum"])
 @pytest.mark.parametrize("after", [2, 8])
-def test_a_hub_that_comes_back_goes_on_counting_bit_for_bit(name, after, tmp_path):
+def test_a_hub_that_comes_back_continues_counting_bit_for_bit(name, after, tmp_path):
     """From the checkpoint of a round before the best one, and from one while patience is running out."""
     config = config_of(name)
     data = shards(plan(config))

@@ -104,7 +104,7 @@ def test_an_id_that_two_clients_hold_is_refused(trained):
     assert "id '1' is held by client.bank.n and by client.bank.s" in outcomes["hub.bank"].reason
 
 
-def test_parties_with_different_files_are_told_apart(trained):
+def test_parties_with_different_files_are_distinguished(trained):
     _, job, _ = trained
     config = job.config.model_copy(update={"train": job.config.train.model_copy(update={"rounds": 7})})
     outcomes = talk_all(parties(trained, others=Job(config)))

@@ -71,7 +71,7 @@ def test_blocks_of_different_runs_are_not_added_up():
     assert any("the blocks do not belong together" in outcome.reason for outcome in outcomes.values())
 
 
-def test_hubs_with_different_files_are_told_apart():
+def test_hubs_with_different_files_are_distinguished():
     talks = hubs()
     talks["shop"] = hubs(rounds=7)["shop"]
     assert any("train.rounds is" in outcome.reason for outcome in talk_all(talks.values()).values())

@@ -130,7 +130,7 @@ def test_logistic_of_3_silos_that_share_their_model(tmp_path):
         assert_same_run(out / "silos" / name, whole, 1e-5)
 
 
-def test_a_cnn_that_is_interrupted_and_goes_on(tmp_path):
+def test_a_cnn_that_is_interrupted_and_continues(tmp_path):
     keys = RIDGE | {
         "data": {"source": "digits", "rows": 300},
         "silos": [{"name": "left", "clients": 1}, {"name": "right", "clients": 1}],

@@ -129,7 +129,7 @@ class TestSigning:
         with pytest.raises(ValueError, match=rf"x\.csr: its key is {words}; give P-256 or P-384"):
             read_request(path, PARTIES)
 
-    def test_a_request_for_somebody_elses_key(self, tmp_path):
+    def test_a_request_for_another_ones_key(self, tmp_path):
         """The right name and key, the signature of another: nobody showed that they have the key."""
         asked, other = (
             x509.load_pem_x509_csr(written(tmp_path / "x.csr", key).read_bytes()).public_bytes(Encoding.DER)

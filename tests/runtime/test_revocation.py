@@ -60,7 +60,7 @@ def certs(tmp_path):
 
 
 class TestList:
-    def test_names_go_on_where_they_were_revoked(self):
+    def test_names_continue_where_they_were_revoked(self):
         revoked = RevocationList(3, {NORTH: "ab", f"{NORTH}~2": "cd", SOUTH: "ef"})
         assert [revoked.current_name(party) for party in (NORTH, SOUTH, HUB)] == [f"{NORTH}~3", f"{SOUTH}~2", HUB]
         assert revoked.next_names(SOUTH, 3) == [f"{SOUTH}~2", f"{SOUTH}~3", f"{SOUTH}~4"]
@@ -96,7 +96,7 @@ class TestList:
             ),
         ],
     )
-    def test_nobody_is_revoked_twice_or_without_a_certificate(self, certs, party, text):
+    def test_no_party_is_revoked_twice_or_without_a_certificate(self, certs, party, text):
         revoke(certs, [NORTH])
         before = (certs / REVOKED).read_bytes()
         with pytest.raises(ValueError, match=text):

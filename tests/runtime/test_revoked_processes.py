@@ -79,7 +79,7 @@ def test_the_run_waits_for_a_revoked_client_and_ends_with_its_replacement(tmp_pa
     assert_same_run(bank.home / "hub", simulated(bank.path, tmp_path / "run"), 1e-10)
 
 
-def test_with_a_grace_period_the_run_goes_on_without_a_revoked_client(tmp_path):
+def test_with_a_grace_period_the_run_continues_without_a_revoked_client(tmp_path):
     endless = {"train": RIDGE["train"] | {"rounds": 10**6}, "evaluate": {"every": 10**6}}
     with processes(tmp_path) as start:
         bank = Bank(tmp_path, start, federation={"client_grace_s": 1.0}, **endless)
@@ -97,7 +97,7 @@ def test_with_a_grace_period_the_run_goes_on_without_a_revoked_client(tmp_path):
         assert f"the certificate of {NORTH} was revoked (list 1, " in last
 
 
-def test_with_protected_blocks_the_replacement_has_a_new_key_and_nobody_else_ends(tmp_path):
+def test_with_protected_blocks_the_replacement_has_a_new_key_and_no_other_ends(tmp_path):
     """Clients without the list wait, and say which file they need; with it they make new masks, and the run goes on."""
     endless = {"train": RIDGE["train"] | {"rounds": 10**6}, "evaluate": {"every": 10**6}}
     with processes(tmp_path) as start:

@@ -24,7 +24,7 @@ def said(log, what):
     return [line["why"] for line in events(log) if line["event"] == what] if log.exists() else []
 
 
-def test_a_second_process_of_a_party_waits_and_the_run_goes_on(tmp_path):
+def test_a_second_process_of_a_party_waits_and_the_run_continues(tmp_path):
     silos = [{"name": "bank", "clients": ["north"]}, {"name": "shop", "clients": ["east"]}]
     path = written(tmp_path, RIDGE | ENDLESS | {"silos": silos, "runtime": {"resend_s": 0.2}})
     home = tmp_path / "trial"

@@ -138,7 +138,7 @@ def test_a_slow_reader_loses_nothing(parties):
     assert take(north, 20) == [Received(HUB, bytes([number]) * 1_000_000) for number in range(20)]
 
 
-def test_a_peer_that_floods_loses_messages_and_harms_nobody_else(parties):
+def test_a_peer_that_floods_loses_messages_and_harms_no_other(parties):
     hub, north, south = parties.linked(HUB, NORTH, SOUTH)
     for _ in range(UNREAD_EVENTS + 50):
         north.send(HUB, b"flood")

@@ -249,7 +249,7 @@ def test_the_example_rounds_without_bias():
 
 @pytest.mark.optimised
 @pytest.mark.parametrize("keys", [MEMBERS["both"], MEMBERS["hub adam"]], ids=["momentum", "adam"])
-def test_a_hub_that_comes_back_from_its_checkpoint_goes_on_bit_for_bit(keys, tmp_path):
+def test_a_hub_that_comes_back_from_its_checkpoint_continues_bit_for_bit(keys, tmp_path):
     config = with_keys(RIDGE, train={**keys, "rounds": 8})
     data = shards(plan(config))
     whole = InProcess(config, data).run()

@@ -113,7 +113,7 @@ def test_a_column_of_weights_in_the_real_federation(train, federation, tmp_path)
     tables_same(config, tmp_path)
 
 
-def test_randomised_labels_keep_their_weights_beside_them(tmp_path):
+def test_randomised_labels_keep_their_weights_next_to_them(tmp_path):
     """The file that the bank gives to the others: they read weights from it, as from one of true labels."""
     noise = {"label_epsilon": 2.0, "label_classes": ["no", "yes"]}
     config = check_config({**weighted_table(tmp_path), "federation": noise})

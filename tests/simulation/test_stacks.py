@@ -14,7 +14,7 @@ def tables(*widths, rows=3, dtype=np.float32):
     return [np.full((rows, width), width, dtype) for width in widths]
 
 
-def test_a_stack_has_the_narrowest_silo_first_and_zeros_beside_it():
+def test_a_stack_has_the_narrowest_silo_first_and_zeros_next_to_it():
     both = stacked(tables(5, 4), [SAME, SAME])
     assert both.tolist() == [[[4, 4, 4, 4, 0]] * 3, [[5] * 5] * 3]
 

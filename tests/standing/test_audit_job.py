@@ -77,7 +77,7 @@ def test_the_proposer_gets_the_worst_of_each_silos_clients_and_other_hubs_their_
             assert again.is_lost or again.result is not None
 
 
-def test_figures_that_nobody_asked_for_are_rejected():
+def test_figures_that_were_not_requested_are_rejected():
     job = Job(CONFIG)
     hub, client = AuditHub(job, 0, "hub.shop"), AuditClient(job, 0, "client.bank.n", [])
     (message,) = client.start()

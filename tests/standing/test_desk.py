@@ -58,7 +58,7 @@ def statements(log, party):
     return [signed.entry.statement for signed in log.chains[party]]
 
 
-def test_nobody_begins_before_every_organisation_has_approved_and_then_all_do(office):
+def test_no_party_begins_before_every_organisation_has_approved_and_then_all_do(office):
     state = office.propose()
     assert set(office.settle().values()) == {None}
     for hub in (SHOP, BUREAU):
@@ -276,7 +276,7 @@ def test_a_job_of_others_or_with_code_is_not_even_proposed(office, change, why):
         ("data = 3", "data = 3: must be a table of keys"),
     ],
 )
-def test_a_signed_proposal_of_nonsense_or_code_is_refused_by_all_and_stops_nobody(office, shared_file, why):
+def test_a_signed_proposal_of_nonsense_or_code_is_refused_by_all_and_stops_no_party(office, shared_file, why):
     offer = office.propose().offer
     evil = msgspec.structs.replace(offer, shared_file=shared_file, proposer=SHOP)
     office.homes[SHOP].say(Proposed(evil))

@@ -105,7 +105,7 @@ def test_a_client_joins_and_then_a_fourth_company_and_the_log_continues(office, 
         office.homes[INSURER].propose(files.shared, ("train",), "test", "", 1.0)
 
 
-def test_nobody_is_let_in_before_all_who_are_there_have_approved(office, files):
+def test_no_party_is_let_in_before_all_who_are_there_have_approved(office, files):
     path = files.enlarged(WITH_BOTH)
     office.homes[BANK].propose(path, ("join",), "test", "", 1.0)
     state = office.jobs(BANK).states.popitem()[1]
@@ -189,7 +189,7 @@ def hostile(office, shared_file, steps):
     return offer
 
 
-def test_a_job_of_nobody_is_left_alone_and_a_log_with_a_file_that_cannot_be_read_can_be_verified(office, files):
+def test_a_job_of_no_party_is_left_alone_and_a_log_with_a_file_that_cannot_be_read_can_be_verified(office, files):
     nobody = [section | {"name": f"x{place}"} for place, section in enumerate(files.sections(COMPANIES))]
     hostile(office, toml_text(files.keys | {"silos": nobody}), ("align", "train"))
     unread = hostile(office, "no = [TOML", ("join",))

@@ -211,7 +211,7 @@ def test_blanks_can_be_refused(keys):
         assembled(keys)
 
 
-def test_tables_are_beside_the_configuration_file(keys, tmp_path, monkeypatch):
+def test_tables_are_next_to_the_configuration_file(keys, tmp_path, monkeypatch):
     del keys["data"]["folder"]
     path = tmp_path / "federation.toml"
     path.write_text(toml_text(keys))

@@ -87,7 +87,7 @@ def test_clients_in_another_order_change_nothing():
     assert Preparation.fit(merge_summaries(summaries), bins=5) == Preparation.fit(merge_summaries(reverse), bins=5)
 
 
-def test_without_bins_nobody_is_told_shares():
+def test_without_bins_no_shares_are_sent():
     preparation = Preparation.fit(summarize(rows(np.arange(COUNT)), np.ones(COUNT, bool)))
     assert preparation.parts["city"].shares == ()
 

@@ -71,7 +71,7 @@ def test_labels_may_be_in_a_second_file(federation, tmp_path, keys, bank):
 
 
 @pytest.mark.parametrize("silo", ["bank", "bureau"])
-def test_a_table_without_labels_is_told_where_they_may_be(federation, tmp_path, bank, bureau, silo):
+def test_a_table_without_labels_is_refused_with_where_they_may_be(federation, tmp_path, bank, bureau, silo):
     columns = {"bank": {name: bank[name] for name in ("id", "age", "debt")}, "bureau": bureau}
     write_csv(tmp_path / "new.csv", columns[silo])
     status, said = checked(federation, tmp_path / "new.csv", silo=silo)
@@ -102,7 +102,7 @@ def test_a_table_of_labels_may_call_its_id_as_it_likes(keys, tmp_path, bank, col
     assert dict(zip(rows.ids, rows.labels, strict=True)) == dict(zip(map(str, bank["id"]), bank["y"], strict=True))
 
 
-def test_a_table_without_ids_is_told_which_key_names_them(federation, tmp_path, bank):
+def test_a_table_without_ids_is_refused_with_the_key_that_names_them(federation, tmp_path, bank):
     write_csv(tmp_path / "new.csv", {"customer": bank["id"]} | {name: bank[name] for name in ("y", "debt")})
     status, said = checked(federation, tmp_path / "new.csv")
     assert status == 2
@@ -110,7 +110,7 @@ def test_a_table_without_ids_is_told_which_key_names_them(federation, tmp_path, 
     assert 'the column with the ids as id = "..." under the silo' in said
 
 
-def test_a_table_of_labels_without_labels_is_told_which_key_names_them(federation, tmp_path, bank):
+def test_a_table_of_labels_without_labels_is_refused_with_the_key_that_names_them(federation, tmp_path, bank):
     write_csv(tmp_path / "labels.csv", {"key": bank["id"], "late": bank["y"]})
     arguments = ("--labels", tmp_path / "labels.csv")
     status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau", client="c2")
@@ -120,7 +120,7 @@ def test_a_table_of_labels_without_labels_is_told_which_key_names_them(federatio
     assert "--labels FILE" not in said
 
 
-def test_ids_without_labels_are_told_what_can_be_done(federation, tmp_path, bank, bureau):
+def test_ids_without_labels_are_refused_with_what_can_be_done(federation, tmp_path, bank, bureau):
     write_csv(tmp_path / "labels.csv", {"key": bank["id"][3:], "y": bank["y"][3:]})
     arguments = ("--labels", tmp_path / "labels.csv")
     status, said = checked(federation, tmp_path / "bureau.csv", *arguments, silo="bureau", client="c2")
@@ -153,7 +153,7 @@ def test_labels_that_do_not_fit_the_loss_are_not_ready(keys, tmp_path, bank, los
     assert "Not ready: correct" in said
 
 
-def test_counts_without_a_loss_are_said_to_be_classes(keys, tmp_path, bank):
+def test_counts_without_a_loss_are_reported_as_classes(keys, tmp_path, bank):
     write_csv(tmp_path / "bank.csv", bank | {"y": [row % 10 for row in range(ROWS)]})
     (tmp_path / "federation.toml").write_text(toml_text(keys))
     for command in (
@@ -204,7 +204,7 @@ def test_what_may_not_be_meant_is_pointed_out(federation, tmp_path, bank):
     assert f"column 'city' has {ROWS} levels: is it an id, or an amount?" in said
 
 
-def test_how_cells_are_read_is_said(federation, tmp_path, bank):
+def test_how_cells_are_read_is_reported(federation, tmp_path, bank):
     since = [f"2024-01-{1 + number % 28:02}" for number in range(ROWS)]
     write_csv(tmp_path / "more.csv", {**bank, "paid": ["true", "false"] * (ROWS // 2), "since": since})
     status, said = checked(federation, tmp_path / "more.csv")

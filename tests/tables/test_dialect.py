@@ -199,7 +199,7 @@ def test_ignored_columns_are_no_features(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", " ", "Unnamed: 0", "__index_level_0__"])
-def test_a_column_without_a_name_is_refused_unless_somebody_says_what_it_is(tmp_path, name):
+def test_a_column_without_a_name_is_refused_unless_its_kind_is_given(tmp_path, name):
     path = written(tmp_path, f"{name},id,age\n0,a,20\n1,b,30\n")
     called = f"is called '{name}'" if name.strip() else "has no name"
     assert problems(path, Columns()) == [

@@ -51,7 +51,7 @@ def test_credit_is_as_good_as_joined_and_better_than_either_alone():
     assert figures["auc"] > max(logistic(federation, [silo]) for silo in federation.silos)
 
 
-def test_breast_cancer_is_told_apart():
+def test_breast_cancer_is_classified():
     figures, _ = trained("breast", batch_size=128, step_size=0.05)
     assert figures["auc"] >= 0.985
 

@@ -149,7 +149,7 @@ def said(make):
     return [str(one.message) for one in found if one.category is DataWarning]
 
 
-def test_a_column_with_one_level_left_is_said_once_of_frames_and_files(tmp_path):
+def test_a_column_with_one_level_left_is_reported_once_of_frames_and_files(tmp_path):
     columns = {
         "id": [f"s{row}" for row in range(ROWS)],
         "y": ["no", "yes"] * (ROWS // 2),
@@ -187,7 +187,7 @@ def trained_on(frame, loss="logistic", **options):
     )
 
 
-def test_levels_that_training_never_saw_are_said_once_per_column():
+def test_levels_that_training_never_saw_are_reported_once_per_column():
     frame = pd.DataFrame({"id": range(ROWS), "y": [0, 1] * (ROWS // 2), "town": ["Rome", "Oslo", "Bern"] * (ROWS // 3)})
     model = trained_on(frame).model
     assert said(lambda: model.predict({"bank": frame})) == []
@@ -199,7 +199,7 @@ def test_levels_that_training_never_saw_are_said_once_per_column():
     assert said(lambda: model.predict({"bank": new})) == [sentence]
 
 
-def test_labels_that_may_be_a_mistake_are_said_once():
+def test_labels_that_may_be_a_mistake_are_reported_once():
     frame = pd.DataFrame({"id": range(ROWS), "y": [0, 1] * (ROWS // 2), "debt": np.sin(np.arange(ROWS))})
     squared = "the labels are 0 and 1, and the squared loss predicts amounts: the logistic loss predicts probabilities"
     assert said(lambda: trained_on(frame, "squared", model={"loss": "squared"})) == [squared]
@@ -210,7 +210,7 @@ def test_labels_that_may_be_a_mistake_are_said_once():
     assert one == ["every training label is 2.5: there is nothing to learn"]
 
 
-def test_rows_that_are_lost_are_said():
+def test_rows_that_are_lost_are_reported():
     bank = pd.DataFrame({"id": range(ROWS), "y": [0, 1] * (ROWS // 2), "debt": np.sin(np.arange(ROWS))})
     shop = pd.DataFrame({"id": range(10, ROWS + 5), "visits": np.cos(np.arange(ROWS - 5))})
     frames = {"bank": bank, "shop": shop}

@@ -100,7 +100,7 @@ def test_counts_are_divided_by_the_mean_of_the_training_samples():
         ),
     ],
 )
-def test_what_labels_are_taken_for_is_said(values, loss, words):
+def test_how_labels_were_interpreted_is_reported(values, loss, words):
     assert in_words(encode(np.array(values), loss), loss) == words
 
 

@@ -97,7 +97,7 @@ def test_no_more_rows_are_expected_than_there_can_be(tmp_path):
         assert table.expected_rows(10) == 0
 
 
-def test_rows_that_nobody_waits_for_leave_no_open_file(tmp_path, monkeypatch):
+def test_rows_that_no_party_waits_for_leave_no_open_file(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "PIECE_BYTES", 64)
     path = tmp_path / "table.csv"
     path.write_text(FILES["plain"])
@@ -174,7 +174,7 @@ def test_a_cell_of_another_kind_is_found_wherever_it_is(sure, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("other", ["2024-01-01", "1.5"])
-def test_nothing_is_said_of_a_column_without_a_known_cell(other, tmp_path):
+def test_nothing_is_reported_of_a_column_without_a_known_cell(other, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text(f"id,label,x,none\n1,0,{other},\n2,1,{other},NA\n")
     assert [*read_rows(path, Columns(label="label")).kinds] == ["x"]

@@ -229,7 +229,7 @@ def test_steps_on_few_bits_are_unbiased_and_spread_as_the_formula_says():
         assert 0.7 * limit < np.sum(step.var(axis=0)) < 1.1 * limit
 
 
-def test_what_few_bits_leave_open_is_said():
+def test_what_few_bits_leave_open_is_reported():
     assert bits_caveats(Variant(), LINEAR, SQUARED) == []
     assert bits_caveats(FOUR_BITS, LINEAR, SQUARED) == []
     (curved,) = bits_caveats(FOUR_BITS, LINEAR, Objective("logistic"))

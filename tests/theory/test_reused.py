@@ -233,7 +233,7 @@ def test_few_bits_add_their_noise():
 
 
 @given(seed=st.integers(0, 2**31), batch_size=st.integers(1, 8), width=st.integers(1, 4))
-def test_no_minibatch_is_curved_more_than_is_said(seed, batch_size, width):
+def test_no_minibatch_is_curved_more_than_the_bound(seed, batch_size, width):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(7, width)) * np.exp(rng.normal(size=(7, 1)))
     count = min(batch_size, 7)

@@ -211,7 +211,7 @@ def test_a_run_is_followed_until_it_ends(tmp_path):
     assert ("", "report.html") in tracker.files
 
 
-def test_lines_that_are_written_again_are_not_told_twice(tmp_path):
+def test_lines_that_are_written_again_are_not_reported_twice(tmp_path):
     run = RunFolder.create(tmp_path / "run", {"train": {"rounds": 4}}, {})
     lines = HistoryLines(run.history_file)
     for index in (0, 2, 3):
@@ -246,7 +246,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("name", ["config.toml", "history.jsonl", "report.html", "model/silo1.safetensors", "model"])
-def test_links_in_a_run_folder_are_refused_before_anything_is_told(run, tmp_path, name):
+def test_links_in_a_run_folder_are_refused_before_anything_is_sent(run, tmp_path, name):
     shutil.copytree(run, tmp_path / "run")
     linked = tmp_path / "run" / name
     linked.rename(tmp_path / "elsewhere")

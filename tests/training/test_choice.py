@@ -54,7 +54,7 @@ def test_of_candidates_that_do_not_differ_clearly_the_simplest_is_chosen():
     assert alone.in_words == "Chosen: linear; no other candidate could be compared."
 
 
-def test_candidates_that_diverge_or_are_not_possible_are_told_and_left_out():
+def test_candidates_that_diverge_or_are_not_possible_are_reported_and_left_out():
     def with_step(model):
         own = {key: value for key, value in model.items() if key != "step"}
         return planned(own, step_size=model.get("step", 0.05))

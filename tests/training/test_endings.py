@@ -160,7 +160,7 @@ def pressing_ctrl_c(times=1):
 
 
 @pytest.mark.usefixtures("python_handles_ctrl_c")
-def test_ctrl_c_returns_what_there_is_and_a_folder_that_goes_on(federation, tmp_path):
+def test_ctrl_c_returns_what_there_is_and_a_folder_that_continues(federation, tmp_path):
     parts = (federation, "linear", "logistic", {**SETTINGS, "step_size": 0.1})
     keys = {"rounds": 12, "evaluate_every": 2}
     cut = train(*parts, **keys, observe=pressing_ctrl_c(), out=tmp_path / "cut")

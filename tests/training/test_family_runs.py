@@ -191,7 +191,7 @@ def test_a_run_from_python_is_not_resumed_as_another_member(tmp_path):
     assert [json.loads(r.to_json())["train_loss"] for r in resumed.history] == [r.train_loss for r in whole.history]
 
 
-def test_optimisers_that_differ_only_in_a_closure_are_told_apart(tmp_path):
+def test_optimisers_that_differ_only_in_a_closure_are_distinguished(tmp_path):
     federation = Federation.cut(*standardize(*load("diabetes").split(0.2, seed=0)), silos=2, clients=2)
     parts = (federation, Linear(), Objective(), Settings(batch_size=24, local_steps=2, step_size=0.05))
 

@@ -96,7 +96,7 @@ def test_a_function_may_be_a_part_of_itself():
 
 
 @pytest.mark.parametrize("value", [object(), Slotted(), np.random.default_rng(0)], ids=["bare", "slots", "generator"])
-def test_what_cannot_be_told_from_others_is_said_to_be_unknown(value):
+def test_what_cannot_be_distinguished_is_reported_as_unknown(value):
     assert unknown_in(identity(Shape("x", (value,)))).rpartition(".")[2] == type(value).__name__
 
 

@@ -46,7 +46,7 @@ def with_keys(**sections):
         (FILES | {"federation": {"label_epsilon": 1.0, "label_classes": [1, 1]}}, "has '1' twice"),
     ],
 )
-def test_the_file_is_told_what_has_no_meaning(keys, words):
+def test_settings_without_a_meaning_are_refused(keys, words):
     with pytest.raises(ConfigError, match=words.replace("[", r"\[")):
         check_config(keys)
 

@@ -106,7 +106,7 @@ def test_more_rounds_are_the_only_change_that_a_resume_makes(folder, tmp_path):
     assert [record.train_loss for record in resumed.history] == [record.train_loss for record in whole.history]
 
 
-def test_python_goes_on_with_a_run_of_the_command(tmp_path):
+def test_python_continues_with_a_run_of_the_command(tmp_path):
     out = tmp_path / "run"
     run(check_config(KEYS), out)
     before = (out / "config.toml").read_text()
@@ -136,12 +136,12 @@ def test_a_block_of_ones_own_is_known_again(tmp_path):
         go(tmp_path / "run", block=Linear(), rounds=8, resume=True)
 
 
-def test_blocks_of_different_widths_are_told_apart(tmp_path):
+def test_blocks_of_different_widths_are_distinguished(tmp_path):
     go(tmp_path / "run", block=[Mlp((4,)), Mlp((5,))])
     assert RunFolder.open(tmp_path / "run").config()["model"]["block"] == ["Mlp(hidden=(4,))", "Mlp(hidden=(5,))"]
 
 
-def test_the_report_says_how_to_go_on(folder):
+def test_the_report_says_how_to_continue(folder):
     page = write_report(folder).read_text(encoding="utf-8")
     assert "train() with the same arguments, and resume=True" in page
     assert "tdcd run --resume" not in page

@@ -38,7 +38,7 @@ def states(*statuses):
     return found
 
 
-def test_a_simulation_has_nobody_to_wait_for():
+def test_a_simulation_waits_for_no_party():
     assert set(states().values()) == {"simulated"}
 
 

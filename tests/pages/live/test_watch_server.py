@@ -70,7 +70,7 @@ def test_only_what_a_page_lacks_is_sent(server):
     assert [part["name"] for part in again if "tree" in part] == ["head"]
 
 
-def test_it_listens_on_loopback_unless_told(server):
+def test_it_listens_on_loopback_unless_asked(server):
     assert server.server_address[0] == "127.0.0.1"
     assert server.is_loopback
     assert server.url == f"http://127.0.0.1:{server.server_port}/"
@@ -230,7 +230,7 @@ def test_the_page_fetches_nothing_and_reads_no_markup():
     assert pages["/"].count("<script") == pages["/"].count('<script type="module" src="main.js"></script>') == 1
 
 
-def test_another_address_is_only_taken_when_told(tmp_path):
+def test_another_address_is_only_taken_when_asked(tmp_path):
     with WatchServer(Watcher([tmp_path]), "0.0.0.0") as server:
         assert not server.is_loopback
         assert server.url == f"http://127.0.0.1:{server.server_port}/"

@@ -84,7 +84,7 @@ def interrupt(folder):
         )
 
 
-def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
+def test_an_interrupted_sweep_continues_and_gives_the_same(done, tmp_path):
     sweep, _ = done
     interrupt(tmp_path)
     halfway = read_outcomes(read_grid(tmp_path), tmp_path)
@@ -93,7 +93,7 @@ def test_an_interrupted_sweep_goes_on_and_gives_the_same(done, tmp_path):
     assert losses(run_sweep(read_grid(tmp_path), tmp_path)) == losses(sweep)
 
 
-def test_runs_that_a_crash_left_at_different_rounds_go_on(done, tmp_path):
+def test_runs_that_a_crash_left_at_different_rounds_continue(done, tmp_path):
     sweep, _ = done
     interrupt(tmp_path)
     begun = [o.setting.name for o in read_outcomes(expand(KEYS), tmp_path).outcomes if len(o.history) == 3]

@@ -49,7 +49,7 @@ def test_numbers_words_and_truth_values_may_be_listed():
     assert len({setting.name for setting in grid.settings}) == 2**5
 
 
-def test_keys_that_end_alike_are_told_apart():
+def test_keys_that_end_alike_are_distinguished():
     names = [setting.name for setting in expand({"seed": [3], "data": {"seed": [4]}}).settings]
     assert names == ["seed=3,data.seed=4"]
 
