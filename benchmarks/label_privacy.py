@@ -14,8 +14,8 @@ import numpy as np
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.core.losses import metrics
 from tdcd.core.randomized import Response
-from tdcd.records.metrics import metrics
 from tdcd.training.train import train
 
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, None)

@@ -17,7 +17,7 @@ import pandas as pd
 from benchmarks.defaults import PERSON
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
-from tdcd.records.metrics import metrics
+from tdcd.core.losses import metrics
 from tdcd.training.train import train_plan
 
 EPSILONS = (0.3, 1.0, 3.0, 10.0, 30.0, None)

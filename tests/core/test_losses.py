@@ -12,8 +12,7 @@ from sklearn.metrics import d2_tweedie_score, mean_absolute_error, mean_poisson_
 from test_objective import assert_differences, loss_of, slopes_of
 
 from tdcd import Huber, Loss, Objective
-from tdcd.core.losses import LOSSES, no_curvature
-from tdcd.records.metrics import metric_names, metrics
+from tdcd.core.losses import LOSSES, metrics, no_curvature
 from tdcd.theory import constants
 
 COUNTS = np.array([0.0, 1.0, 0.0, 3.0, 0.5, 7.0])
@@ -92,7 +91,7 @@ def test_counts_are_measured_as_scikit_learn_does():
         "d2": pytest.approx(d2_tweedie_score(COUNTS, expected, power=1), rel=1e-12),
         "mae": pytest.approx(mean_absolute_error(COUNTS, expected), rel=1e-12),
     }
-    assert metric_names("poisson") == ["deviance", "d2", "mae"]
+    assert [*LOSSES["poisson"].metric_names] == ["deviance", "d2", "mae"]
     assert metrics("poisson", scores, np.zeros(len(COUNTS)))["d2"] is None
     assert metrics("poisson", np.full((len(COUNTS), 1), 800.0), COUNTS) == {"deviance": None, "d2": None, "mae": None}
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from support.well_formed import Page
+from tdcd.core.losses.figures import auc
 from tdcd.pages.kit.chart import MOST_DOTS, Axes, robust_range
 from tdcd.pages.predictions import Deciles, ScoreRanking, brier, confusion, errors, grouped, read_held_out, roc
 from tdcd.pages.report import write_report
-from tdcd.records.metrics import auc
 
 pytestmark = pytest.mark.quick
 

@@ -9,10 +9,10 @@ from sklearn.linear_model import LogisticRegression
 
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
+from tdcd.core.losses.figures import auc
 from tdcd.data import data_folder
 from tdcd.prediction.model import Model
 from tdcd.prediction.scores import combine
-from tdcd.records.metrics import auc
 from tdcd.tables.preparation import load_preparation
 from tdcd.tables.reader import read_rows
 from tdcd.tables.rows import Columns

@@ -6,8 +6,8 @@ from sklearn.linear_model import LogisticRegression
 
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
+from tdcd.core.losses.figures import auc
 from tdcd.data import data_folder
-from tdcd.records.metrics import auc
 from tdcd.training.train import train
 
 

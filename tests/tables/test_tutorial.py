@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from support.command import start_tdcd
 from tdcd.config import check_config, read_config
 from tdcd.config.resolve import plan
+from tdcd.core.losses.figures import auc
 from tdcd.data import data_folder
-from tdcd.records.metrics import auc
 from tdcd.records.run_folder import RecordedRun
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")

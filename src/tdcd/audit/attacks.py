@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tdcd.audit.recording import Floats
 from tdcd.core.losses import Target
+from tdcd.core.losses.figures import auc
 from tdcd.core.objective import Tree
 from tdcd.core.randomized import KEPT, Response
-from tdcd.records.metrics import auc
 
 PENALTIES = np.logspace(-16, 2, 37)
 """Penalties of the ridge regressions, relative to the largest squared singular value."""

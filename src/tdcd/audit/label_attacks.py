@@ -23,8 +23,8 @@ from tdcd.audit.recording import Floats, Recording
 from tdcd.audit.transcripts import Transcript, of_client, of_hub
 from tdcd.config.resolve import Plan
 from tdcd.core.losses import Target
+from tdcd.core.losses.figures import auc
 from tdcd.core.randomized import Response
-from tdcd.records.metrics import auc
 
 MEASURES: dict[Target, RecoveryMeasure] = {"binary": "AUC", "classes": "accuracy", "amount": "squared correlation"}
 KNOWN_LABELS = 20

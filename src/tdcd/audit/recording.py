@@ -25,11 +25,11 @@ from tdcd.core.codecs.codec import (
 )
 from tdcd.core.codecs.encrypted import MODULUS_BITS, EncryptedSums
 from tdcd.core.codecs.noise import noise_of
+from tdcd.core.losses import metrics
 from tdcd.core.objective import Tree
 from tdcd.core.randomized import Response
 from tdcd.core.round import LinkClass
 from tdcd.core.settings import draws_of
-from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.encryption import SlopeKey
 from tdcd.simulation.engines.base import State
 from tdcd.simulation.simulate import Simulation

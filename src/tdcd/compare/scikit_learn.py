@@ -23,12 +23,11 @@ from tdcd.compare.raw_data import to_one_place
 from tdcd.config import ConfigError
 from tdcd.config.resolve import Plan
 from tdcd.core.execution import Interrupted
-from tdcd.core.losses import LOSSES, Huber, Loss
+from tdcd.core.losses import LOSSES, Huber, Loss, metrics
 from tdcd.core.losses.figures import Figures
 from tdcd.core.network import Network
 from tdcd.core.objective import Objective
 from tdcd.records.files import digest_of, parse_json, write_durably
-from tdcd.records.metrics import metrics
 from tdcd.tables.preparation import preparation_of
 from tdcd.training.sweep.runner import planned as plan_again
 

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.losses.figures import auc
 from tdcd.core.words import counted, figure
 from tdcd.federation.weights import Numbers
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import COLOURS, HEIGHT, MOST_DOTS, WIDTH, Axes, chart, cut, legend, robust_range, steps
 from tdcd.pages.kit.html import Html, escape
 from tdcd.records.files import open_plain
-from tdcd.records.metrics import auc
 from tdcd.records.run_folder import RecordedRun, RunFolder
 
 CHANCE = "probability_"

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from tdcd.config import Config
 from tdcd.config.resolve import Plan
 from tdcd.config.resolve import plan as plan_config
+from tdcd.core.losses import metrics
 from tdcd.core.words import TextTable, figure, metric_title
-from tdcd.records.metrics import metrics
 from tdcd.theory.progress import EstimateObserver, Meter, silent
 from tdcd.training.train import train_plan
 

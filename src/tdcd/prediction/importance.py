@@ -18,11 +18,11 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.losses import metrics
 from tdcd.core.notebook import summary_html
 from tdcd.core.objective import Objective
 from tdcd.core.words import counted
 from tdcd.prediction.subsets import Scorer
-from tdcd.records.metrics import metrics
 from tdcd.tables.effects import column_slices
 from tdcd.tables.labels import LabelEncoding, canonical_label
 from tdcd.tables.rows import RawRows

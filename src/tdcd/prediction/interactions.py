@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.losses import metrics
 from tdcd.core.objective import Objective
 from tdcd.core.words import counted
 from tdcd.prediction.subsets import GroupPhi, Phis
-from tdcd.records.metrics import metrics
 
 FEWEST = 200
 """With fewer held-out samples than these, chi-squared would not be close."""

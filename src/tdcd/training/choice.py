@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tdcd.config.errors import ConfigError
 from tdcd.config.resolve import Plan
+from tdcd.core.losses import metrics
 from tdcd.core.words import counted
-from tdcd.records.metrics import metrics
 from tdcd.training.train import Observer, Result, train_plan
 
 CANDIDATES: Mapping[str, Mapping[str, Any]] = {

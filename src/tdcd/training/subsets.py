@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tdcd.blocks.absent import ones_left
 from tdcd.blocks.base import Block
 from tdcd.blocks.linear import Linear
+from tdcd.core.losses import metrics
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import Hosts
@@ -21,7 +22,6 @@ from tdcd.federation.weights import weighted_mean
 from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.scores import StandIns
 from tdcd.prediction.subsets import GroupPhi, Phis, describe_subsets, is_calibrated, means_by_pattern, temperature_in
-from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
 from tdcd.simulation.host_tables import phi_of_all

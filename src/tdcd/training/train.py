@@ -31,7 +31,7 @@ from tdcd.core.choices import KeepModel
 from tdcd.core.codecs.codec import bytes_up, tree_bytes
 from tdcd.core.execution import Execution
 from tdcd.core.ledger import Colocation, Ledger, Moved, Sizes
-from tdcd.core.losses import fitting
+from tdcd.core.losses import fitting, metrics
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.settings import Settings
 from tdcd.core.variant import Variant
@@ -40,7 +40,6 @@ from tdcd.data.table import numbers
 from tdcd.federation.silos import Federation
 from tdcd.records.history import Record, flat
 from tdcd.records.manifest import Manifest
-from tdcd.records.metrics import metrics
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation.devices import agreed
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Run, State

@@ -18,14 +18,17 @@ for NumPy and JAX alike.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.core.losses.figures import Figures
 from tdcd.core.losses.huber import Huber
 from tdcd.core.losses.logistic import Logistic
 from tdcd.core.losses.loss import LabelUnit, Loss, Target, Task
 from tdcd.core.losses.poisson import Poisson
 from tdcd.core.losses.softmax import Softmax
 from tdcd.core.losses.squared import Squared
+from tdcd.core.randomized import KEPT, Response
 
 __all__ = [
     "LOSSES",
@@ -38,6 +41,7 @@ __all__ = [
     "Task",
     "fitting",
     "loss_of",
+    "metrics",
     "needs_labels",
     "no_curvature",
     "outputs_of",
@@ -61,7 +65,6 @@ def loss_of(loss: str | Loss) -> Loss:
 def outputs_of(loss: Loss, labels: Sequence[NDArray[Any] | None]) -> int:
     """C, the scores of a sample, by the loss's own word, for all labels that there are; amounts have no classes.
 
-    >>> import numpy as np
     >>> outputs_of(loss_of("softmax"), [np.array([0, 2]), np.array([3])])
     4
     """
@@ -69,6 +72,38 @@ def outputs_of(loss: Loss, labels: Sequence[NDArray[Any] | None]) -> int:
     if classes is None:
         classes = int(max(part.max() for part in labels if part is not None and len(part))) + 1
     return loss.num_outputs(classes)
+
+
+def metrics(
+    loss: str | Loss,
+    scores: NDArray[Any],
+    labels: NDArray[Any],
+    label_scale: float = 1.0,
+    label_epsilon: float | None = None,
+) -> Figures:
+    """The figures that go with a loss, from the global model's scores.
+
+    Args:
+        scores: ``[rows, C]``, the silos' phi summed.
+        label_scale: the labels' unit; RMSE is given in the data's own units.
+        label_epsilon: of randomised labels. The figures are then estimates of those of the true labels: the mean of
+            the accuracy over the noise is right, the AUC becomes so with many samples. Both can be above 1.
+
+    Returns:
+        ``rmse`` and ``r2`` for amounts; ``deviance``, ``d2`` and ``mae`` for counts; ``accuracy`` and ``auc`` for
+        classes (for several, the mean of each class's AUC against the rest); for a loss of the user's own what that
+        says. None where a figure is undefined: a single class, or scores that are not finite.
+
+    >>> metrics("logistic", np.array([[-1.0], [2.0]]), np.array([0, 1]))
+    {'accuracy': 1.0, 'auc': 1.0}
+    """
+    kind, scores = loss_of(loss), np.asarray(scores, np.float64)
+    if not np.isfinite(scores).all():
+        return dict.fromkeys(kind.metric_names)
+    if kind.target == "amount":
+        labels = np.asarray(labels, np.float64)
+    response = KEPT if label_epsilon is None else Response.of(label_epsilon, max(2, scores.shape[1]))
+    return kind.metrics(scores, labels, label_scale, response)
 
 
 def needs_labels(loss: Loss) -> str:

@@ -21,6 +21,7 @@ from tdcd.core.codecs.codec import TO_CLIENTS, TO_HUB, Layout
 from tdcd.core.family.scaled import mean_products
 from tdcd.core.knowledge import Knowledge
 from tdcd.core.lazy import compiled
+from tdcd.core.losses import metrics
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import Flow, FlowName, Widths, is_of_rows, round_of
 from tdcd.core.settings import draws_of
@@ -30,7 +31,6 @@ from tdcd.core.trees import leaves_of, like, map_tree, named_leaves
 from tdcd.core.update import HubUpdate
 from tdcd.federation.partition import shares_of
 from tdcd.federation.weights import weighted_mean
-from tdcd.records.metrics import metrics
 from tdcd.runtime.compute.encrypted_rounds import EncryptedRounds
 from tdcd.runtime.compute.links import MEMORY, Links, precision
 from tdcd.runtime.compute.sample_index import SampleIndex

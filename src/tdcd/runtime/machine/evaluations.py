@@ -19,6 +19,7 @@ from tdcd.core.certificate import Certificate
 from tdcd.core.codecs.codec import epsilon_of_blocks, epsilon_until
 from tdcd.core.family.scaled import Window
 from tdcd.core.ledger import Ledger, Sizes, by_link, is_evaluated
+from tdcd.core.losses import metrics
 from tdcd.core.objective import Tree
 from tdcd.core.round import FlowName
 from tdcd.core.shared_rows import SharedCounts
@@ -28,7 +29,6 @@ from tdcd.prediction.calibration import describe_calibration
 from tdcd.prediction.interactions import HeldOut, interactions_of
 from tdcd.prediction.subsets import Phis, describe_subsets, is_calibrated, means_by_pattern
 from tdcd.records.history import Record
-from tdcd.records.metrics import metrics
 from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Stopping
 from tdcd.runtime.compute.hub_compute import HubCompute, absent_in
 from tdcd.runtime.job import Job

@@ -10,7 +10,6 @@ import numpy as np
 
 from tdcd.core.codecs.encrypted import MODULUS_BITS
 from tdcd.core.round import WITNESSES, FlowName
-from tdcd.records.metrics import metric_names
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.job import Job
 from tdcd.runtime.messages.messages import FiguresFacts, GapFacts, ModelFacts, Part, ProofFacts, ScoresFacts
@@ -95,7 +94,7 @@ def _check_figures(part: Part, job: Job, compute: HubCompute) -> None:
             raise RejectedMessage(f"'{client}' is no client of the federation")
     if facts.figures is None:
         return
-    num_test, names = int(compute.sample_index.held_out.sum()), metric_names(compute.objective.loss)
+    num_test, names = int(compute.sample_index.held_out.sum()), [*compute.objective.kind.metric_names]
     metrics, test_loss = facts.figures.metrics, facts.figures.test_loss
     if [*metrics] not in (["train"], ["train", "test"]) or any([*figures] != names for figures in metrics.values()):
         raise RejectedMessage(f"'metrics' must have {' and '.join(names)} of 'train', and maybe of 'test'")

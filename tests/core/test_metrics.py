@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tdcd.records.metrics import auc, metrics
+from tdcd.core.losses import metrics
+from tdcd.core.losses.figures import auc
 
 pytestmark = pytest.mark.quick
 
