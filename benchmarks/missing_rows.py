@@ -173,7 +173,7 @@ def planned(frames: Mapping[str, pa.Table], model: Mapping[str, Any], rounds: in
         "evaluate": {"every": 5, "holdout": HOLDOUT, "patience": 10, "keep": "best"},
     }
     config = frames_config({"silos": silo_sections(frames, "id", LABEL, None, CLIENTS, owner), **keys})
-    return plan(config, assemble_frames(config, frames, bias=config.has_bias))
+    return plan(config, assemble_frames(config, frames, bias=config.bias_silo))
 
 
 def trained(*arguments: Any, **data: Any) -> Model:

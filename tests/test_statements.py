@@ -48,6 +48,10 @@ STATEMENTS = {
         "The federation's name": f"{CERTIFICATES}::test_a_certificate_names_its_federation_and_one_of_another_is_refused "
         "runtime/test_mask_keys.py::test_cards_of_another_federation_of_the_same_authority_are_refused",
         "On every link": f"{COMPANIES}::test_certificates_of_another_federation_of_the_same_authority_have_no_link",
+        "Messages": "runtime/test_seals.py::test_a_second_certificate_in_a_partys_name_neither_reads_nor_writes_in_it "
+        "runtime/test_seals.py::test_whoever_has_certificates_in_both_names_passes_on_ciphertexts_and_changes_none "
+        "runtime/test_seals.py::test_a_proof_with_a_key_of_another_is_refused "
+        "runtime/test_seals.py::test_pieces_open_once_in_order_at_the_other_end_alone",
         "The run": "runtime/test_processes.py::test_parties_that_do_not_fit_end_with_status_2_and_say_why",
         "What it can sign": f"{COMPANIES}::"
         "test_clients_of_a_company_have_links_and_other_hubs_know_nothing_of_its_authority",
@@ -63,6 +67,7 @@ STATEMENTS = {
         "Renewal": "runtime/test_expiry.py::test_a_certificate_that_expires_is_logged_every_day_and_by_both_ends "
         f"{CERTIFICATES}::test_one_party_and_renewal "
         "runtime/test_renewal.py::test_files_are_used_when_they_are_good_and_all_there "
+        "runtime/test_renewal.py::test_a_new_authority_is_said_to_take_a_restart "
         "runtime/test_renewed_processes.py::test_a_training_goes_on_with_new_certificates_and_the_same_bits",
         "A new party": f"{CERTIFICATES}::test_issuing_again_adds_what_is_missing_and_replaces_what_is_bad",
         "A stolen key": f"{CERTIFICATES}::test_signed_by_another_authority",

@@ -19,6 +19,8 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.family.labels import LabelsAt
 from tdcd.pages.audit import page, write_page
+from tdcd.records.metrics import auc
+from tdcd.training.train import train_plan
 
 KEYS = {
     "name": "<b>breast & co",
@@ -280,10 +282,7 @@ def test_what_the_configuration_asks_for_is_among_the_modes_and_marked():
 
 @pytest.fixture(scope="module")
 def encrypted():
-    """Two silos, slopes encrypted, and the same as they are: large minibatches, and small ones with labels at silo2.
-
-    The first silo has the constant column.
-    """
+    """Two silos, slopes encrypted, and the same as they are: large minibatches, and small ones with labels at silo2."""
     pytest.importorskip("tenseal")
 
     def audited(batch_size, labels):
@@ -359,11 +358,49 @@ def test_gradients_say_what_the_model_says_and_on_small_minibatches_more(encrypt
     assert "the labels, from its gradients" in page(encrypted[0])
 
 
-def test_gradients_say_the_share_of_a_class_in_a_minibatch_to_who_has_the_constant_column(encrypted):
-    without, constant = (done.worst("label property", done.modes[1]) for done in encrypted)
-    assert without.recovered == without.guess
-    assert constant.recovered > max(0.95, constant.guess + 0.05)
-    assert "put the silo with the labels first" in remedy(constant)
+def test_gradients_say_the_share_of_a_class_to_who_has_as_many_columns_as_a_minibatch_has_samples(encrypted):
+    large, small = (done.worst("label property", done.modes[1]) for done in encrypted)
+    assert large.recovered == large.guess
+    assert small.recovered > max(0.95, small.guess + 0.05)
+    assert "larger minibatches, and no bins in the silos without labels" in remedy(small)
+
+
+def test_gradients_say_the_share_of_a_class_to_who_has_the_column_of_ones_which_is_where_the_labels_are():
+    """Wherever the labels are; also where the audit asks what encryption would do. The same silo with that column says
+    nearly all.
+    """
+    pytest.importorskip("tenseal")
+
+    def found(protect):
+        federation = {"silos": 2, "clients": 3, "labels": "silo2", "protect_labels": protect}
+        train = {"step_size": 0.05, "local_steps": 1, "batch_size": 200}
+        return plan(check_config({**KEYS, "federation": federation, "train": train}))
+
+    def share(planned):
+        (mode,) = [mode for mode in modes_of(planned, 1.0) if mode.name == "encrypted slopes"]
+        return audit(planned, rounds=24, modes=[mode]).worst("label property", mode)
+
+    encrypts = found("encrypt")
+    shop, bank = encrypts.federation.silos
+    assert (shop.columns[-1], bank.columns[-1]) == ("smoothness error", "bias")
+    moved = replace(encrypts.federation, silos=(shop.with_ones(), bank.without_ones()))
+    for planned in (encrypts, found("none")):
+        hidden = share(planned)
+        assert hidden.recovered == hidden.guess
+    told = share(encrypts._replace(federation=moved))
+    assert told.recovered > max(0.9, told.guess + 0.05)
+
+
+def test_the_first_step_of_a_silo_is_the_covariance_of_its_columns_and_the_labels():
+    """A linear block starts at zero: what it becomes in a round says that much, whatever hides the slopes."""
+    federation = {"silos": 2, "clients": 3, "labels": "silo1", "protect_labels": "encrypt"}
+    train = {"step_size": 0.05, "local_steps": 1, "batch_size": 455, "rounds": 1}
+    found = plan(check_config({**KEYS, "federation": federation, "train": train}))
+    _, block = train_plan(found).blocks.values()
+    weight, features = np.asarray(block["weight"])[:, 0], found.federation.silos[1].features
+    sums = features.T @ (0.5 - found.federation.labels) / len(features)
+    assert np.allclose(weight, -0.05 * sums, atol=0.05 * 2**-10)
+    assert auc(features @ weight, found.federation.labels == 1) > 0.9
 
 
 def test_gradients_of_as_many_equations_as_samples_are_the_slopes():

@@ -168,6 +168,7 @@ class LabTransport:
     def __init__(self, lab, party):
         self.party, self.lab = party, lab
         self.sent_bytes, self.dropped, self.arriving = Counter(), Counter(), Counter()
+        self.unsealed = Counter()
         self.revoked, self.unfit, self.expiries = set(), {}, {}
         self.news = deque()
 

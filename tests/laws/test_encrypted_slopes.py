@@ -32,15 +32,22 @@ def test_the_largest_sum_fits_into_a_ciphertext():
 
 @pytest.mark.parametrize("source", ["diabetes", "breast_cancer"])
 def test_a_run_is_that_in_the_clear_up_to_fixed_point(source):
-    """By how much a gradient can be off follows from half a step in every feature and slope."""
+    """By how much a gradient can be off follows from half a step in every feature and slope.
+
+    It is the same model: the weight of the column of ones is the labels' silo's here, and the first one's there.
+    """
     config = with_keys(RIDGE, **AT_BANK, data={"source": source})
     planned, plain = simulated(config)
-    _, encrypted = simulated(
+    moved, encrypted = simulated(
         with_keys(
             RIDGE, **AT_BANK | {"federation": {"labels": "bank", "protect_labels": "encrypt"}}, data={"source": source}
         )
     )
-    off = largest_difference(plain.blocks, encrypted.blocks)
+    assert [[*silo.columns].count("bias") for silo in planned.federation.silos] == [1, 0]
+    assert [[*silo.columns].count("bias") for silo in moved.federation.silos] == [0, 1]
+    shop, bank = (plain.blocks[silo]["weight"] for silo in ("shop", "bank"))
+    same = {"shop": {"weight": shop[:-1]}, "bank": {"weight": np.concatenate([bank, shop[-1:]])}}
+    off = largest_difference(same, encrypted.blocks)
     largest = max(np.abs(silo.features).mean() for silo in planned.federation.silos)
     steps = config.train.rounds * config.train.step_size
     assert 0 < off < steps * STEP / 2 * (1 + largest + STEP)

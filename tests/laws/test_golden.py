@@ -89,7 +89,7 @@ GOLDEN = {
     "labels at one silo, weights": ({**AT_B, "train": {"class_weights": "balanced"}}, "1a2b7b1bf317"),
     "encrypted slopes": (
         {"data": CANCER, "federation": {"labels": "b", "protect_labels": "encrypt"}, "train": {"local_steps": 1}},
-        "293eb9c6aa09",
+        "664510fff55a",
     ),
     "label privacy": ({"data": CANCER, "federation": {"label_epsilon": 2.0}}, "0f8467e64c40"),
     "noise": ({"train": {"variant": "support.members:noisy"}}, "356236892a7a"),

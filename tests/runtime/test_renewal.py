@@ -1,5 +1,6 @@
 """New certificate files that are put in place while a party runs: they are used, and nothing has to be restarted."""
 
+import logging
 import shutil
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
@@ -10,10 +11,14 @@ from cryptography import x509
 
 from support.party_processes import wait_until
 from support.ports import free_address
+from support.simulated import RIDGE
 from support.transport_parties import HUB, HUBS, NORTH, SOON, SOUTH, ZenohNetwork
+from tdcd.config import check_config
 from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import explain
 from tdcd.runtime.certificates.issue import issue, throwaway
+from tdcd.runtime.job import Job
+from tdcd.runtime.process.party import PartySection, open_transport
 from tdcd.runtime.transport.renewal import Renewal, RenewedTransport
 from tdcd.runtime.transport.transport import Joined, Left, LocalNetwork, Received
 from tdcd.runtime.transport.zenoh_settings import Tls
@@ -111,6 +116,32 @@ def test_links_that_are_closed_while_they_open_again_stay_closed(certs):
         end.receive(0)
     assert told == []
     network.join(NORTH, [HUB]).close()
+
+
+def test_a_new_authority_is_said_to_take_a_restart(certs, tmp_path):
+    """Signatures that are in use, under keys for masks and lists of revoked certificates, are the former one's."""
+    silos = [{"name": name, "hub": free_address(), "clients": ["north"]} for name in ("bank", "shop")]
+    job = Job(check_config(RIDGE | {"silos": silos}))
+    told = []
+
+    class Heard(logging.Handler):
+        def emit(self, record):
+            told.append(record.facts["why"])
+
+    handler, log = Heard(), logging.getLogger("tdcd")
+    log.addHandler(handler)
+    try:
+        with open_transport(job, NORTH, [HUB], PartySection(certs=str(certs)), "train") as end:
+            throwaway(tmp_path / "new", {}, [NORTH])
+            for name in ("ca.pem", f"{NORTH}.pem", f"{NORTH}.key"):
+                shutil.copy(tmp_path / "new" / name, certs)
+            wait_until(lambda: end.receive(0.1) or told)
+    finally:
+        log.removeHandler(handler)
+    assert told == [
+        "new files are not used, and the former ones stay in use: "
+        f"{certs / 'ca.pem'} is another authority's: stop all parties and start them again, the run continues"
+    ]
 
 
 def test_a_port_is_free_again_when_files_were_not_good(certs):

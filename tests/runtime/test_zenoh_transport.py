@@ -41,9 +41,10 @@ from tdcd.runtime.certificates.agreement import Certified
 from tdcd.runtime.certificates.check import read_key
 from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.processes import Process
+from tdcd.runtime.transport.seals import Seals
 from tdcd.runtime.transport.transport import Joined, Left, Received
-from tdcd.runtime.transport.zenoh_settings import Tls
-from tdcd.runtime.transport.zenoh_transport import IdentityProof, ZenohTransport, proven
+from tdcd.runtime.transport.zenoh_settings import PIECE_BYTES, Tls
+from tdcd.runtime.transport.zenoh_transport import LAST, MORE, ZenohTransport, pieces
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
@@ -159,14 +160,30 @@ def eavesdrop(session):
 @contextmanager
 def as_process(session, party, hub, certs):
     """Be a process of a party that keeps the rules until it has a link to a hub; how messages are then sent."""
-    proof = IdentityProof.of(Certified(certs, party), proven(party, hub.party, NONCE, hub._process.nonce))
-    key = f"tdcd/1/{hub.party}/{party}/message/{hub._process.nonce}"
+    nonce = hub._process.nonce
+    seals, chosen = Seals(Certified(certs, party), party, NONCE), threading.Event()
 
-    def send(data, what="last"):
-        session.put(key, data, attachment=attached(what), congestion_control=BLOCK)
+    def note(sample):
+        if not chosen.is_set() and sample.attachment.to_bytes().startswith(b"chosen"):
+            seals.agree(hub.party, nonce, sample.payload.to_bytes())
+            chosen.set()
 
-    with session.liveliness().declare_token(f"tdcd/1/{hub.party}/{party}/alive/{Process(nonce=NONCE).word}.{MARK}"):
-        send(proof, "chosen")
+    def put(data, what):
+        key = f"tdcd/1/{hub.party}/{party}/message/{nonce}"
+        session.put(key, data, attachment=attached(what.decode()), congestion_control=BLOCK)
+
+    def send(data, size=PIECE_BYTES):
+        assert chosen.wait(SOON)
+        for piece, is_last in pieces(data, size):
+            mark = LAST if is_last else MORE
+            put(seals.seal(hub.party, nonce, piece, mark), mark)
+
+    own, token = (f"tdcd/1/{party}/{hub.party}/message/{NONCE}", Process(nonce=NONCE).word)
+    with (
+        session.declare_subscriber(own, note),
+        session.liveliness().declare_token(f"tdcd/1/{hub.party}/{party}/alive/{token}.{MARK}"),
+    ):
+        put(seals.proof(hub.party, nonce), b"chosen")
         yield send
 
 
@@ -443,8 +460,12 @@ def test_messages_over_the_limit_are_thrown_away(bank, certs):
             for size in (MAX_BYTES + 1, 3 * MAX_BYTES, MAX_BYTES):
                 send(bytes(size))
             assert hub.receive(SOON) == Received(SOUTH, bytes(MAX_BYTES))
+            # No larger piece is looked at.
+            send(bytes(PIECE_BYTES + 1), PIECE_BYTES + 1)
+            send(b"and on")
+            assert hub.receive(SOON) == Received(SOUTH, b"and on")
         assert hub.receive(SOON) == Left(SOUTH)
-    assert hub.dropped == {SOUTH: 1}
+    assert (hub.dropped, hub.unsealed) == ({SOUTH: 2}, {SOUTH: 1})
     assert_unharmed(bank)
 
 

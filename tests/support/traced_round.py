@@ -66,7 +66,7 @@ class _End:
 
     def __init__(self, network, party):
         self.network, self.party, self.news = network, party, deque()
-        self.dropped, self.arriving = Counter(), Counter()
+        self.dropped, self.unsealed, self.arriving = Counter(), Counter(), Counter()
         self.revoked, self.unfit, self.expiries = set(), {}, {}
 
     def send(self, receiver, data):

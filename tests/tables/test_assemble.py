@@ -8,7 +8,7 @@ import pytest
 from two_tables import ROWS, write_csv
 
 from tdcd.config import ConfigError, check_config, read_config
-from tdcd.config.resolve import has_bias, plan
+from tdcd.config.resolve import plan
 from tdcd.data.table import holdout_mask
 from tdcd.records.run_folder import toml_text
 from tdcd.tables.assembly import assemble
@@ -19,7 +19,7 @@ from tdcd.training.run import resume, run
 
 def assembled(keys):
     config = check_config(keys)
-    return assemble(config, bias=has_bias(config))
+    return assemble(config, bias=config.bias_silo)
 
 
 def with_client_tables(keys, tmp_path, bank, bureau, seed=0):

@@ -118,14 +118,14 @@ def audit(
     findings: list[AuditFinding] = []
     for number, mode in enumerate(chosen):
         if mode.training not in recordings:
-            recordings[mode.training] = record(planned, mode, rounds, rows)
-        of_mode = _play(planned, mode, recordings[mode.training], order)
+            recordings[mode.training] = record(mode.planned(planned), mode, rounds, rows)
+        of_mode = _play(mode.planned(planned), mode, recordings[mode.training], order)
         findings += of_mode
         worst = max((finding.gain for finding in of_mode if not finding.holds), default=0.0)
         centre = mode.round(planned.federation.num_silos).centre
         name = mode.name if centre is None else f"{mode.name}, labels at one silo"
         observe(EstimateProgress(f"attacks on {name}: best gain", number + 1, len(chosen), worst))
-    attacks = [ColumnAttacks(planned, mode, recordings[mode.training], order) for mode in chosen]
+    attacks = [ColumnAttacks(mode.planned(planned), mode, recordings[mode.training], order) for mode in chosen]
     utilities = [recordings[mode.training].utility for mode in chosen]
     curves = over_rounds(attacks), over_known_rows(attacks)
     return Audit(planned, rounds, len(rows), chosen, findings, *curves, utilities)

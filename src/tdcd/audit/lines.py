@@ -343,8 +343,8 @@ _REMEDIES = {
     "clusters": _LABELS,
     "sums": "Use larger minibatches (train.batch_size), or federation.label_epsilon as well.",
     "label property": (
-        "Slopes as they are: federation.protect_labels = 'encrypt'. Encrypted: put the silo with the labels first, so "
-        "that no other has the constant column, and use no bins in the others."
+        "Slopes as they are: federation.protect_labels = 'encrypt'. Encrypted: larger minibatches, and no bins in the "
+        "silos without labels, since bins add up to a constant column."
     ),
     "probe": "What the model learns cannot be hidden from who trains it; federation.label_epsilon makes it less.",
     "membership": "Regularise more (model.l2, early stopping), or share the model with fewer (share_model = false).",

@@ -71,6 +71,16 @@ class Mode:
         }
         return replace(base, knowledge=self.knowledge, **parts)
 
+    def planned(self, base: Plan) -> Plan:
+        """The plan as it would be in this mode: with encrypted slopes the column of ones is where the labels are."""
+        silo, federation = self.knowledge.scored_at(0), base.federation
+        if not self.is_encrypted or base.config.bias_silo in (None, silo):
+            return base
+        silos = [*federation.silos]
+        silos[base.config.bias_silo] = silos[base.config.bias_silo].without_ones()
+        silos[silo] = silos[silo].with_ones()
+        return base._replace(federation=replace(federation, silos=tuple(silos)))
+
     def round(self, num_silos: int) -> Round:
         """What parties send each other in this mode, masks and sums of blocks included."""
         parts: dict[str, Any] = {"exchange": FixedPoint(terms=num_silos)} if self.masked else {}

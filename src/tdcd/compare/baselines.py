@@ -8,13 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdcd.compare.all_columns import fedavg, hierarchical
 from tdcd.compare.raw_data import to_hubs, to_one_place
 from tdcd.config.schema import ExchangeSection
-from tdcd.federation.hosts import mapped_rows
-from tdcd.federation.silos import Silo
 
 if TYPE_CHECKING:
     from tdcd.config.resolve import Plan
@@ -150,7 +147,7 @@ def _gathered(plan: "Plan") -> "Plan":
 
 
 def _silo_only(plan: "Plan", name: str) -> "Plan":
-    """One silo by itself. A linear model gets the bias column that in the federation only the first silo carries."""
+    """One silo by itself. A linear model gets the column of ones that one silo of the federation carries."""
     from tdcd.blocks import Linear  # noqa: PLC0415 - it needs JAX, and the names above do not
 
     names = [silo.name for silo in plan.federation.silos]
@@ -158,16 +155,6 @@ def _silo_only(plan: "Plan", name: str) -> "Plan":
         raise ValueError(f"there is no silo '{name}'; there are {', '.join(names)}")
     index = names.index(name)
     silo, block = plan.federation.silos[index], plan.blocks[index]
-    if plan.config.federation.bias and index > 0 and isinstance(block, Linear):
-        silo = _with_bias(silo)
+    if plan.config.bias_silo not in (None, index) and isinstance(block, Linear):
+        silo = silo.with_ones()
     return plan._replace(federation=replace(plan.federation, silos=(silo,)), blocks=(block,))
-
-
-def _with_bias(silo: Silo) -> Silo:
-    def extended(features: NDArray[Any]) -> NDArray[Any]:
-        flat = features.reshape(len(features), -1)
-        return np.concatenate([flat, np.ones((len(flat), 1), flat.dtype)], axis=1)
-
-    held_out = None if silo.test_features is None else mapped_rows(silo.test_features, extended)
-    columns = (*silo.columns, "bias") if silo.columns else ()
-    return replace(silo, features=mapped_rows(silo.features, extended), columns=columns, test_features=held_out)

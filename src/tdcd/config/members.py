@@ -32,7 +32,7 @@ def variant_of(config: Config) -> Variant:
             raise ConfigError(problems)
         return variant
     # A rate of zero is no other member, with or without an intercept.
-    intercept = 0 if config.has_bias and train.silo_dropout else None
+    intercept = config.bias_silo if train.silo_dropout else None
     parts: dict[str, Any] = {"dropout": SiloDropout(train.silo_dropout, intercept)}
     moves_otherwise = train.optimizer != "sgd" or train.schedule != "constant" or train.clip is not None
     hub_moves = train.hub_optimizer not in ("auto", "average")

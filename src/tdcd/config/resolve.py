@@ -105,7 +105,7 @@ def plan(
     if data is None and config.data.source == "files":
         from tdcd.tables.assembly import assemble  # noqa: PLC0415 - only tables from files need it
 
-        data = assemble(config, bias=has_bias(config), hosts=hosts)
+        data = assemble(config, bias=config.bias_silo, hosts=hosts)
     assembled = None if isinstance(data, Table) else data
     if assembled is not None:
         federation, task, strips = assembled.federation, assembled.label_encoding.task, False
@@ -122,7 +122,7 @@ def plan(
     steps = {"local_steps": settings.local_steps, "batch_size": settings.batch_size}
     resolved = config.model_copy(
         update={
-            "federation": config.federation.model_copy(update={"bias": has_bias(config), "strips": strips}),
+            "federation": config.federation.model_copy(update={"bias": config.bias_silo is not None, "strips": strips}),
             "model": config.model.model_copy(update={"loss": loss, "l2": objective.l2}),
             "train": config.train.model_copy(update={**steps, "minibatches": settings.minibatches}),
         }
@@ -222,7 +222,7 @@ def _cut(config: Config, table: Table | None) -> tuple[Federation, Task, bool]:
             alpha=chosen.alpha,
             aligned=chosen.aligned,
             strips=strips,
-            bias=has_bias(config),
+            bias=False if config.bias_silo is None else config.silo_names[config.bias_silo],
             seed=config.seed,
         )
     except ValueError as error:
@@ -264,11 +264,6 @@ def blocks_of(config: Config) -> tuple[Block, ...]:
     names = config.block_names
     made = {name: block_named(name, config.model) for name in dict.fromkeys(names)}
     return tuple(made[name] for name in names)
-
-
-def has_bias(config: Config) -> bool:
-    """Whether the first silo carries a column of ones."""
-    return config.has_bias
 
 
 def _columns(config: Config) -> int | list[str] | dict[str, list[str]]:

@@ -511,12 +511,19 @@ class Config(Section):
         return [block] * self.num_silos if isinstance(block, str) else [*block]
 
     @property
-    def has_bias(self) -> bool:
-        """Whether the first silo carries a column of ones: by default for linear blocks, and with silo dropout for an
+    def bias_silo(self) -> int | None:
+        """Which silo carries a column of ones, if one does: by default for linear blocks, and with silo dropout for an
         mlp or an ensemble, too: every silo would have to know the base rate otherwise.
+
+        It is the first; with encrypted slopes the one with the labels, since the gradient of that column is the mean
+        slope, which says how many samples of a minibatch have which label.
         """
+        federation, names = self.federation, self.silo_names
+        is_encrypted = federation.protect_labels == "encrypt" and federation.labels in names
+        silo = names.index(str(federation.labels)) if is_encrypted else 0
         by_default = ("linear", "mlp", "ensemble") if self.train.silo_dropout else ("linear",)
-        return self.block_names[0] in by_default if self.federation.bias is None else self.federation.bias
+        has_one = self.block_names[silo] in by_default if federation.bias is None else federation.bias
+        return silo if has_one else None
 
     @property
     def client_counts(self) -> list[int]:

@@ -917,7 +917,7 @@ def _columns_by_silo(
 def _planned(keys: Mapping[str, Any], tables: Mapping[str, pa.Table], classes: tuple[str, ...]) -> Plan:
     """A training on one table per silo; the names of the classes, if the tables number them."""
     config = frames_config(keys)
-    assembled = assemble_frames(config, tables, bias=config.has_bias)
+    assembled = assemble_frames(config, tables, bias=config.bias_silo)
     if config.train.batch_size != AUTO:
         most = min(config.train.batch_size, assembled.federation.num_samples)
         config = frames_config({**keys, "train": {**keys["train"], "batch_size": most}})

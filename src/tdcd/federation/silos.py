@@ -1,7 +1,7 @@
 """The federation: which silo holds which columns, and which client of it holds which rows."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, Self, get_args
 
@@ -18,7 +18,7 @@ from tdcd.core.settings import Dtype, Settings
 from tdcd.core.shared_rows import SharedCounts
 from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
-from tdcd.federation.hosts import HostRows
+from tdcd.federation.hosts import HostRows, mapped_rows
 from tdcd.federation.partition import (
     RowRule,
     Rows,
@@ -31,6 +31,9 @@ from tdcd.federation.partition import (
     take,
 )
 from tdcd.federation.weights import ClassWeights, checked, weigh_apart
+
+ONES = "bias"
+"""The name of a column of ones."""
 
 
 class Preparing(Protocol):
@@ -135,6 +138,23 @@ class Silo:
         for client, rows in enumerate(self.rows):
             owner[rows] = client
         return owner
+
+    def with_ones(self) -> Self:
+        """The silo with a column of ones, the last one."""
+
+        def extended(features: NDArray[Any]) -> NDArray[Any]:
+            flat = features.reshape(len(features), -1)
+            return np.concatenate([flat, np.ones((len(flat), 1), flat.dtype)], axis=1)
+
+        return self._with_columns(extended, (*self.columns, ONES) if self.columns else ())
+
+    def without_ones(self) -> Self:
+        """The silo without its last column, which is of ones."""
+        return self._with_columns(lambda features: features[:, :-1], self.columns[:-1])
+
+    def _with_columns(self, function: Callable[[NDArray[Any]], NDArray[Any]], columns: tuple[str, ...]) -> Self:
+        held_out = None if self.test_features is None else mapped_rows(self.test_features, function)
+        return replace(self, features=mapped_rows(self.features, function), columns=columns, test_features=held_out)
 
 
 LabelFigures = dict[str, float] | float
@@ -282,7 +302,7 @@ class Federation:
         alpha: float = 1.0,
         aligned: bool = False,
         strips: bool | None = None,
-        bias: bool = False,
+        bias: bool | str = False,
         seed: int = 0,
     ) -> Self:
         """Cut one table into silos by columns and clients by rows.
@@ -295,7 +315,7 @@ class Federation:
             sizes: relative shard sizes, one per client (the same for all silos), or one such list per silo.
             aligned: every silo splits the rows alike; otherwise each in its own way.
             strips: cut images into upright strips (the default) rather than into runs of pixels, row by row.
-            bias: give the first silo a column of ones.
+            bias: give the first silo a column of ones, or the one of this name.
 
         >>> from tdcd.data import load
         >>> Federation.cut(load("breast_cancer"), silos=3, clients=[4, 2, 1])
@@ -315,10 +335,10 @@ class Federation:
                 split = split_rows(table.labels, count, sizes_of(sizes, index), rows, alpha, rng)
             except ValueError as error:
                 raise ValueError(f"silo '{names[index]}': {error}") from None
-            with_bias = bias and index == 0
+            with_bias = names[index] == bias if isinstance(bias, str) else bias and index == 0
             features = take(table, parts[index], with_bias)
             held_out = None if test is None else take(test, parts[index], with_bias)
-            own_columns, called = columns[index] + ("bias",) * with_bias, () if isinstance(given, int) else tuple(given)
+            own_columns, called = columns[index] + (ONES,) * with_bias, () if isinstance(given, int) else tuple(given)
             scaling = scaling_of(table, parts[index])
             own = Silo(names[index], features, split, own_columns, held_out, called, scaling)
             members.append(replace(own, value_bytes=table.value_bytes))

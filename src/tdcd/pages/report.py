@@ -16,7 +16,7 @@ from tdcd.core.certificate import rounded_up
 from tdcd.core.choices import PYTHON
 from tdcd.core.losses import fitting
 from tdcd.core.words import SPLITS, TextTable, byte_unit, bytes_in_words, counted, duration, figure, metric_title, spans
-from tdcd.federation.silos import LabelFigures, SiloIds
+from tdcd.federation.silos import ONES, LabelFigures, SiloIds
 from tdcd.pages.effects import columns
 from tdcd.pages.kit import html
 from tdcd.pages.kit.chart import NAMES, ROW, WIDTH, Curve, chart, cut, line_figure, row_name, signed_bars
@@ -336,8 +336,6 @@ def _again(run: RecordedRun) -> Iterator[Html]:
 MOST_COLUMNS = 10
 MOST_OUTPUTS = 20
 MOST_SILOS = 12
-ONES = "bias"
-"""What a column of ones is called, which is no column of the data."""
 
 
 SCORES = {

@@ -17,7 +17,7 @@ from tdcd.config import Config, ConfigError
 from tdcd.config.checks import weight_keys
 from tdcd.config.losses import combine_of
 from tdcd.config.members import variant_of, with_steps
-from tdcd.config.resolve import block_named, has_bias, objective_of, settings_of
+from tdcd.config.resolve import block_named, objective_of, settings_of
 from tdcd.core import certificate
 from tdcd.core.codecs.codec import WIRE_DTYPES, sent_up
 from tdcd.core.combine import Combine
@@ -236,7 +236,7 @@ class Job:
 
     def has_bias(self, silo: int) -> bool:
         """Whether the features of a silo end with a column of ones."""
-        return silo == 0 and has_bias(self.config)
+        return silo == self.config.bias_silo
 
     def has_labels(self, silo: int) -> bool:
         """Whether the clients of a silo have labels."""

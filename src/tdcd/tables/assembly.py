@@ -21,7 +21,7 @@ from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
 from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.partition import Rows, aligned_empty, sizes_of, split_rows
-from tdcd.federation.silos import Federation, Silo, Terms
+from tdcd.federation.silos import ONES, Federation, Silo, Terms
 from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
 from tdcd.tables.errors import TableError, caution
 from tdcd.tables.label_privacy import check_all_classes, randomized_labels, with_noise
@@ -191,13 +191,13 @@ class DistributedTables:
 
 
 def assemble(
-    config: Config, tables: dict[str, list[RawRows]] | None = None, *, bias: bool, hosts: Hosts | None = None
+    config: Config, tables: dict[str, list[RawRows]] | None = None, *, bias: int | None, hosts: Hosts | None = None
 ) -> Assembled:
     """Read the silos' files and make a federation of them.
 
     Args:
         tables: of every silo, one or one per client, if they are at hand; they are taken out of it one by one.
-        bias: give the first silo a column of ones.
+        bias: give the silo of this number a column of ones.
         hosts: the processes that do this together, each with the features of its own clients; none by default.
     """
     takes_all = config.data.samples == "all"
@@ -238,7 +238,7 @@ def assemble(
     made = []
     for index, section in enumerate(config.silos):
         # Taken out, so that a silo's raw columns are freed when its features are there.
-        made.append(_silo(config, index, tables.pop(section.name), samples, bias and index == 0, distributed))
+        made.append(_silo(config, index, tables.pop(section.name), samples, bias == index, distributed))
     give_back_memory()
     preparations = {silo.name: preparation for silo, preparation in made}
     federation = Federation(
@@ -396,7 +396,7 @@ def _silo(
         features = [_features(parts, kind, preparation, int(bias), config.dtype) for kind in kinds]
     else:
         features = distributed.features(section, preparation, kinds, int(bias))
-    columns = preparation.columns + ("bias",) * bias
+    columns = preparation.columns + (ONES,) * bias
     called, reading = section.client_names, Columns.of(config, section).reading
     held = Silo(section.name, features[0], rows, columns, None, called, preparation, section.id, reading)
     held = replace(held, shared=_shared(parts, kinds[0]))

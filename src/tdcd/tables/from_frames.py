@@ -126,7 +126,7 @@ def federation_from_frames(
             section["link"] = f"link of frame '{silo}'"
             links[silo] = arrow_of(samples, section["link"])
     config = frames_config({"silos": sections, **keys})
-    assembled = assemble_frames(config, tables, links, bias=bias)
+    assembled = assemble_frames(config, tables, links, bias=0 if bias else None)
     chosen, loss = config.federation, chosen_loss(config.model)
     terms = replace(
         assembled.federation.terms,
@@ -203,7 +203,7 @@ def frames_config(keys: Mapping[str, Any]) -> Config:
 
 
 def assemble_frames(
-    config: Config, tables: Mapping[str, pa.Table], links: Mapping[str, pa.Table] | None = None, *, bias: bool
+    config: Config, tables: Mapping[str, pa.Table], links: Mapping[str, pa.Table] | None = None, *, bias: int | None
 ) -> Assembled:
     """A federation of Arrow tables, one per silo; ``links`` say which rows of theirs are about which samples."""
     rows = {}

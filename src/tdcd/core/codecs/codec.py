@@ -28,6 +28,8 @@ BETWEEN_HUBS, TO_CLIENTS, TO_HUB, BLOCKS = range(4)
 SCORES = {"train": 0x7472, "test": 0x7465}
 """The scores of an evaluation, as a private :attr:`Sending.stream`."""
 _PRIVATE = 0x70726976
+DRAWN_AT_ONCE = 2**20
+"""The most random numbers that are drawn for all silos at a time."""
 
 
 class Sending(NamedTuple):
@@ -108,13 +110,19 @@ def for_all_silos(
 ) -> list[dict[int, Array]]:
     """Per silo, what ``draw`` gives for the silo and each stream: :attr:`Sending.drawn`.
 
-    All of it is one draw: every other one would make a program that takes longer to compile. The numbers are the same.
+    All of it is one draw, of many numbers one per silo in a loop: every other one would make a program that takes
+    longer to compile. The numbers are the same.
     """
     if not streams:
         return [{} for _ in range(num_silos)]
-    every = jax.vmap(lambda silo: jax.vmap(lambda stream: draw(silo, stream))(np.array(streams, np.uint32)))(
-        np.arange(num_silos, dtype=np.uint32)
-    )
+    silos, chosen = np.arange(num_silos, dtype=np.uint32), np.array(streams, np.uint32)
+
+    def of_silo(silo: Any) -> Array:
+        return jax.vmap(lambda stream: draw(silo, stream))(chosen)
+
+    # What a draw needs on the way is several times as large as what it gives.
+    fits = num_silos * jax.eval_shape(of_silo, silos[0]).size <= DRAWN_AT_ONCE
+    every = jax.vmap(of_silo)(silos) if fits else jax.lax.map(of_silo, silos)
     return [{stream: every[silo, place] for place, stream in enumerate(streams)} for silo in range(num_silos)]
 
 

@@ -22,6 +22,11 @@ LOOK_S = 0.25
 REPEAT_S = 86400.0
 """How often the log repeats a warning about a certificate."""
 
+_UNSEALED = (
+    "it is not of the process that has the link, or comes again: another process has a certificate in this name, or "
+    "passes on what goes between the two; see docs/certificates.md"
+)
+
 _FADING = 0.9
 """How much of what a stage took at most is remembered in the next one."""
 
@@ -35,6 +40,7 @@ class Endpoint:
         self.unfit: dict[str, str] = {}
         """By party: a sentence on a process of it that has no link with this one."""
         self._num_unfit: Counter[str] = Counter()
+        self._num_unsealed: Counter[str] = Counter()
         self._looked_at = -math.inf
         # At the start, a party's own certificate has been reported.
         self._logged_at: dict[str, tuple[bool, float]] = {transport.party: (False, wall_clock())}
@@ -65,13 +71,14 @@ class Endpoint:
         message = decode(received.data, sender=received.sender, receiver=self.transport.party)
         return message.replace(reason=one_line(message.reason)) if isinstance(message, Stop | Diverged) else message
 
-    def refuse(self, sender: str, why: RejectedMessage) -> None:
+    def refuse(self, sender: str, why: RejectedMessage, times: int = 1) -> None:
         """Count that something was not acted upon; it is logged more and more rarely, so that the log cannot fill."""
-        self.refused[sender] += 1
+        before = self.refused[sender]
+        self.refused[sender] += times
         # The sender's own words may be in it, as many as it likes.
         reason = one_line(str(why), 300)
         self.last_refusal = f"{sender}: {reason}"
-        if is_worth_logging(self.refused[sender]):
+        if self.refused[sender].bit_length() > before.bit_length():
             event("refused", logging.WARNING, sender=sender, why=reason, count=self.refused[sender])
 
     def reasons(self, missing: Collection[str]) -> dict[str, Any]:
@@ -87,7 +94,7 @@ class Endpoint:
         return {party: round((expires - now) / 86400, 3) for party, expires in self.transport.expiries.items()}
 
     def look(self) -> None:
-        """Log what is new about processes without a link, and about certificates that expire or have."""
+        """Log what is new about processes without a link, forged messages, and certificates that expire or have."""
         if time.monotonic() - self._looked_at < LOOK_S:
             return
         self._looked_at = time.monotonic()
@@ -97,6 +104,10 @@ class Endpoint:
                 self._num_unfit[party] += 1
                 if is_worth_logging(self._num_unfit[party]):
                     event("no link", logging.WARNING, who=party, why=why)
+        for party, count in self.transport.unsealed.copy().items():
+            if new := count - self._num_unsealed[party]:
+                self._num_unsealed[party] = count
+                self.refuse(party, RejectedMessage(_UNSEALED), new)
         for party, expires in self.transport.expiries.items():
             self._look_at_certificate(party, expires)
 

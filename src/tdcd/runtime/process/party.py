@@ -371,12 +371,17 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
     tls = Tls.of(Path(own.certs), party)
     host = addresses[party].rpartition(":")[0].strip("[]") if party in addresses else None
     revocations: list[WatchedList] = []
+    authorities: list[bytes] = []  # The one that the party began with, and the one that is there now.
 
     def problems() -> list[str]:
         folder = tls.authority.parent
         authority, federation = authority_path(folder, party), job.config.federation.name
         if faults := explain(tls.certificate, tls.key, authority, party, host, federation=federation):
             return faults
+        authorities[1:] = [tls.authority.read_bytes()]
+        if authorities[-1] != authorities[0]:
+            # Whose signatures are under the keys for masks and the lists of revoked certificates that are in use.
+            return [f"{tls.authority} is another authority's: stop all parties and start them again, the run continues"]
         if not revocations:
             revocations.append(watched_list(folder, party, _log_list))
         try:
@@ -388,7 +393,7 @@ def open_transport(job: Job, party: str, peers: list[str], own: PartySection, wo
         raise ConfigError(faults, f"the certificate of {party}")
     for caution in cautions(tls.certificate, tls.key):
         event("certificate", why=caution)
-    files = [tls.certificate, tls.key, tls.authority.with_name(f"{company_of(party)}.pem")]
+    files = [tls.certificate, tls.key, tls.authority, tls.authority.with_name(f"{company_of(party)}.pem")]
     renewal = Renewal(files, problems, partial(_log_renewal, party))
 
     def opened() -> Transport:

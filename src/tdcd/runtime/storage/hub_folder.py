@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from tdcd.config.losses import named_loss
 from tdcd.core.objective import Tree
+from tdcd.federation.silos import ONES
 from tdcd.prediction.predictions import Named, write_held_out
 from tdcd.prediction.subsets import temperature_in
 from tdcd.records.files import Mark, write_durably
@@ -284,7 +285,7 @@ class HubFolder:
         own: tuple[str, ...] = ()
         if handshake.preparation is not None:
             save_preparations(self.path, {self.silo: handshake.preparation}, label_encoding_of(sample_index, job))
-            own = handshake.preparation.columns + ("bias",) * handshake.job.has_bias(handshake.silo)
+            own = handshake.preparation.columns + (ONES,) * handshake.job.has_bias(handshake.silo)
         openings = [handshake.openings[hub] for hub in job.hubs]
         silos = [
             {

@@ -99,6 +99,11 @@ class RenewedTransport:
         return self._end.dropped
 
     @property
+    def unsealed(self) -> Counter[str]:
+        """See :class:`.Transport`."""
+        return self._end.unsealed
+
+    @property
     def arriving(self) -> Counter[str]:
         """See :class:`.Transport`."""
         return self._end.arriving
@@ -169,6 +174,7 @@ class RenewedTransport:
                     time.sleep(PAUSE_S)
         self._end.sent_bytes.update(before.sent_bytes)
         self._end.dropped.update(before.dropped)
+        self._end.unsealed.update(before.unsealed)
         if self._is_closed:
             # By another thread, which may have closed the former links alone.
             self._end.close()

@@ -56,6 +56,7 @@ class Transport(Protocol):
         party: Who this is.
         sent_bytes: Payload bytes handed to each link; messages to absent parties do not count.
         dropped: Events of each peer that were thrown away: messages too large, or too much unread.
+        unsealed: What was thrown away since it came in a peer's name, and not from its process that has the link.
         arriving: How many bytes have come of the message that each peer is in the middle of sending.
         revoked: Peers whose certificate was revoked and which have not come with a new one.
         unfit: By peer: a sentence on a process of it that has no link with this one, and why.
@@ -70,6 +71,10 @@ class Transport(Protocol):
 
     @property
     def dropped(self) -> Counter[str]:
+        """See above."""
+
+    @property
+    def unsealed(self) -> Counter[str]:
         """See above."""
 
     @property
@@ -285,6 +290,7 @@ class LocalTransport:
         self.party = mailbox.party
         self.sent_bytes: Counter[str] = Counter()
         self.dropped = mailbox.dropped
+        self.unsealed: Counter[str] = Counter()
         self.arriving = mailbox.arriving
         self.revoked: set[str] = set()
         self.unfit: Mapping[str, str] = {}

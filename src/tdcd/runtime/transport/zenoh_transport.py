@@ -4,9 +4,10 @@ Hubs are zenoh peers without discovery: a hub listens, and dials the hubs whose 
 own; a client dials its hub and has no port. Who dials never gives up. The common name on a certificate fixes which
 keys its holder may use: RECEIVER and SENDER are common names. Messages go from one process to one other: TO and BY are
 their nonces, see :mod:`tdcd.runtime.transport.processes`. TLS compares names, and whether an authority is trusted; so
-each process proves, before its first message, by a signature over both nonces, that its certificate is one of this
-federation, and was issued by whoever may issue it. A large message goes in pieces, all but the last one marked
-by an attachment: zenoh closes a link that has not taken what it was given within a fixed time.
+each process proves, before its first message, that its certificate is one of this federation, and was issued by whoever
+may issue it, and seals its messages for the other process: see :mod:`tdcd.runtime.transport.seals`. A large message
+goes in pieces, all but the last one marked by an attachment: zenoh closes a link that has not taken what it was given
+within a fixed time.
 
 ==============================================  ============================================================
 ``tdcd/1/RECEIVER/SENDER/message/TO/BY``        messages
@@ -31,11 +32,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-import msgspec
 import zenoh
-from msgspec import Meta
 from zenoh.handlers import Callback
 
 from tdcd.core.words import one_line
@@ -44,6 +43,7 @@ from tdcd.runtime.certificates.check import facts_of, read_certificate
 from tdcd.runtime.certificates.revocation import LOOK_S, RevocationList, WatchedList
 from tdcd.runtime.transport.guard import Guard, loopback_port
 from tdcd.runtime.transport.processes import CHOSEN, REFUSED, TAKEN, PeerProcesses, Process, is_nonce
+from tdcd.runtime.transport.seals import SEAL_BYTES, Seals
 from tdcd.runtime.transport.transport import MAX_MESSAGE_BYTES, Event, Left, Mailbox
 from tdcd.runtime.transport.zenoh_settings import (
     HANDSHAKE_LEASES,
@@ -132,38 +132,9 @@ MOST_ATTACHED_BYTES = 80
 """The size of an attachment: what a piece is, and the nonce of the process that sends it."""
 MOST_WORD_BYTES = 1000
 """What a process may say of itself, and more."""
-MOST_PROOF_BYTES = 1 << 15
-"""The size of a process's proof of who it is."""
 NAMES_AHEAD = 4
 """How many common names of a peer are in the access rules, which are fixed when the session opens: its current one, and
 those that it would have after further revocations."""
-
-
-class IdentityProof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A process of a party shows that it has the key of the party's certificate."""
-
-    certificate: Annotated[bytes, Meta(max_length=1 << 14)]
-    """See :class:`.Card`."""
-    signature: Annotated[bytes, Meta(max_length=1 << 10)]
-
-    @classmethod
-    def of(cls, certified: Certified, text: bytes) -> bytes:
-        """The bytes on a link."""
-        return msgspec.msgpack.encode(cls(*certified.sign(text)))
-
-    @staticmethod
-    def check(certified: Certified, party: str, text: bytes, data: bytes) -> None:
-        """Raise :class:`.ForgedCardError` unless these bytes are a party's proof."""
-        try:
-            proof = msgspec.msgpack.decode(data, type=IdentityProof)
-        except (msgspec.MsgspecError, ValueError):
-            raise ForgedCardError(f"{party} does not prove who it is") from None
-        certified.authority.check(party, text, proof, party)
-
-
-def proven(sender: str, receiver: str, by: str, to: str) -> bytes:
-    """What the process ``by`` of a party signs for the process ``to`` of another: good for this link, and no other."""
-    return "\n".join(["tdcd link", sender, receiver, by, to]).encode()
 
 
 class _Link(NamedTuple):
@@ -225,6 +196,7 @@ class ZenohTransport:
         self.sent_bytes: Counter[str] = Counter()
         self.dropped = self._mailbox.dropped
         self.arriving = self._mailbox.arriving
+        self.unsealed: Counter[str] = Counter()
         self._lock = Lock()
         self._revocations = revocations
         ordered = sorted(self._mailbox.peers)
@@ -253,7 +225,9 @@ class ZenohTransport:
                 party, ordered, addresses, behind, tls, max_message_bytes, lease_s, names, dialled
             )
             # After the settings, whose errors say more.
-            self._certified = None if tls is None else Certified(tls.authority.parent, party, federation)
+            self._seals = None
+            if tls is not None:
+                self._seals = Seals(Certified(tls.authority.parent, party, federation), party, self._process.nonce)
         except BaseException:
             if self._guard is not None:
                 self._guard.close()
@@ -314,10 +288,12 @@ class ZenohTransport:
         )
         last, more = self._attached
         for piece, is_last in pieces(data, PIECE_BYTES):
+            mark = LAST if is_last else MORE
+            sealed = piece if self._seals is None else self._seals.seal(receiver, chosen.nonce, piece, mark)
             # Who is away, or came back in the meantime, could not put the pieces together.
-            if self._processes[receiver] is not processes or not processes.accepts(chosen.nonce):
+            if sealed is None or self._processes[receiver] is not processes or not processes.accepts(chosen.nonce):
                 return
-            put(piece, attachment=last if is_last else more)
+            put(sealed, attachment=last if is_last else more)
         self.sent_bytes[receiver] += len(data)
 
     def _dial(self, settings: Mapping[str, Any]) -> None:
@@ -366,9 +342,7 @@ class ZenohTransport:
                 unsent, processes.unsent = processes.unsent, {}
             for nonce, (what, word) in unsent.items():
                 key = message_key(name, self._own_name, nonce)
-                certified = self._certified if what == CHOSEN else None
-                text = proven(self.party, peer, self._process.nonce, nonce)
-                content = word if certified is None else IdentityProof.of(certified, text)
+                content = word if what != CHOSEN or self._seals is None else self._seals.proof(peer, nonce)
                 # No party waits for one that is not chosen and does not read.
                 waits = zenoh.CongestionControl.BLOCK if what == CHOSEN else zenoh.CongestionControl.DROP
                 with suppress(zenoh.ZError):
@@ -478,15 +452,27 @@ class ZenohTransport:
             elif mark in (LAST, MORE):
                 self._note(sender, self._processes[sender].received_message(nonce))
                 if self._processes[sender].accepts(nonce):
-                    self._mailbox.put_piece(sender, sample.payload.to_bytes(), is_last=mark == LAST)
+                    self._take_piece(sender, nonce, mark, sample)
+
+    def _take_piece(self, sender: str, nonce: str, mark: bytes, sample: zenoh.Sample) -> None:
+        """Put a piece of a message to the others, if the process that has the link has sealed it."""
+        if self._seals is None:
+            piece: bytes | None = sample.payload.to_bytes()
+        elif len(sample.payload) > PIECE_BYTES + SEAL_BYTES:
+            piece = None
+        else:
+            piece = self._seals.open(sender, nonce, sample.payload.to_bytes(), mark)
+        if piece is None:
+            self.unsealed[sender] += 1
+        else:
+            self._mailbox.put_piece(sender, piece, is_last=mark == LAST)
 
     def _received_choice(self, sender: str, nonce: str, what: bytes, content: bytes) -> list[Event]:
         """A process says whom it has chosen; if that is this one, it has to prove whose it is."""
-        processes, certified = self._processes[sender], self._certified
-        if what == CHOSEN and certified is not None:
+        processes = self._processes[sender]
+        if what == CHOSEN and self._seals is not None:
             try:
-                text = proven(sender, self.party, nonce, self._process.nonce)
-                IdentityProof.check(certified, sender, text, content[:MOST_PROOF_BYTES])
+                self._seals.agree(sender, nonce, content)
             except ForgedCardError as error:
                 return processes.doubted(nonce, str(error))
         word = "" if what == CHOSEN else one_line(content[:MOST_WORD_BYTES].decode(errors="replace"))
