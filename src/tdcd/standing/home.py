@@ -61,8 +61,12 @@ class StandingSection(PartySection):
 class Home:
     """A party's files, and what it says."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the party's own file, the shared one and the log."""
+    def __init__(self, path: Path, log: Log | None = None) -> None:
+        """Read the party's own file, the shared one and the log.
+
+        Args:
+            log: what was read of the log already.
+        """
         self.path = path
         own = read_own(path, StandingSection, {})
         # Services are started in any directory: defaults count from the file, too.
@@ -90,7 +94,7 @@ class Home:
         self.certs, self.folder = Path(self.own.certs), Path(self.own.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep_public_files()
-        self.log = open_log_of(self.folder)
+        self.log = open_log_of(self.folder) if log is None else log
         self.jobs()
 
     @property

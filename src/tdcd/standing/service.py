@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -32,7 +33,7 @@ from tdcd.runtime.process.party import open_transport
 from tdcd.runtime.process.status import links_of
 from tdcd.runtime.storage.status import MOST_BYTES, STATUS, lock, write_status
 from tdcd.runtime.transport.transport import Joined, Received, Transport
-from tdcd.standing.children import start_child
+from tdcd.standing.children import StepServer, start_child
 from tdcd.standing.home import Home
 from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all
 from tdcd.standing.statements import (
@@ -49,6 +50,7 @@ from tdcd.standing.statements import (
     written,
 )
 from tdcd.standing.step import EXITS, LEFT, MADE_WAY, RUN, too_little_memory
+from tdcd.standing.step import main as run_step
 
 PATIENCE_S, LONGEST_PATIENCE_S = 10.0, 600.0
 """How long a step waits for a party that stands by, before it makes way; twice as long each time."""
@@ -431,16 +433,18 @@ class Service:
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Until ``should_stop``."""
-        descriptor = lock(self.home.folder)
-        try:
-            with self._served():
-                while not should_stop():
-                    call = self._stand_by(should_stop)
-                    if call is not None:
-                        self._work(call, should_stop)
-        finally:
-            self._answers.stop()
-            os.close(descriptor)
+        # Before there are threads, and a lock that a copy of this process would hold, too.
+        with closing(StepServer(partial(run_step, self.home), self.home.jobs)) as steps:
+            descriptor = lock(self.home.folder)
+            try:
+                with self._served():
+                    while not should_stop():
+                        call = self._stand_by(should_stop)
+                        if call is not None:
+                            self._work(steps, call, should_stop)
+            finally:
+                self._answers.stop()
+                os.close(descriptor)
 
     def _served(self) -> AbstractContextManager[str | None]:
         """The figures for Prometheus, where the party's file says so."""
@@ -502,36 +506,33 @@ class Service:
                     raise
                 time.sleep(POLL_S)
 
-    def _work(self, call: Called, should_stop: Callable[[], bool]) -> None:
+    def _work(self, steps: StepServer, call: Called, should_stop: Callable[[], bool]) -> None:
         """Run a step in a process of its own, and say how it ended."""
         home = self.home
         if self._made_way is None or self._made_way.call != call:
             self._patience = PATIENCE_S
         state = home.jobs().named(call.job)
-        words = [str(home.path.absolute()), call.job, call.step, str(self._patience)]
         folder, began = home.prepared_folder(state), time.time()
-        with (folder / f"{call.step}.log").open("ab") as file:
-            process = start_child("tdcd.standing.step", words, file, home.own.cores)
+        process = steps.start([call.job, call.step, str(self._patience)], folder / f"{call.step}.log")
         phase = f"{call.step} of job {call.job[:12]}, attempt {call.attempt}"
         self._show({"phase": phase, **self._jobs})
-        assert process.stdin is not None
         measured_at = 0.0
-        with process.stdin:
-            while process.poll() is None:
-                self._answers.look()
-                if time.time() - measured_at > DECIDE_S:
-                    measured_at = time.time()
-                    self._measure_step(folder, call, began)
-                if should_stop():
+        while process.poll() is None:
+            self._answers.look()
+            if time.time() - measured_at > DECIDE_S:
+                measured_at = time.time()
+                self._measure_step(folder, call, began)
+            if should_stop():
+                break
+            if home.log.refresh():
+                jobs = home.jobs()
+                self._jobs = summary_of(home, jobs, time.time())
+                self._show({"phase": phase, **self._jobs})
+                if jobs.named(call.job).call != call:
                     break
-                if home.log.refresh():
-                    jobs = home.jobs()
-                    self._jobs = summary_of(home, jobs, time.time())
-                    self._show({"phase": phase, **self._jobs})
-                    if jobs.named(call.job).call != call:
-                        break
-                time.sleep(POLL_S)
-        # Its standard input has ended, and so does it.
+            time.sleep(POLL_S)
+        # Its input ends, and so does it.
+        process.end_input()
         status = process.wait()
         if status in _ENDINGS:
             event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=_ENDINGS[status])
