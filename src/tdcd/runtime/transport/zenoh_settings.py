@@ -169,7 +169,7 @@ def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int, lease_s: 
                 "tx": {
                     "lease": lease_ms,
                     "batch_size": BATCH_BYTES,
-                    "queue": {"congestion_control": {"block": {"wait_before_close": 1000 * STALL_LEASES * lease_ms}}},
+                    "queue": {"size": {"data": 16}, "congestion_control": {"block": {"wait_before_close": 1000 * STALL_LEASES * lease_ms}}},
                 },
             },
         },
