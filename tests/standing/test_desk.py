@@ -4,6 +4,8 @@ import json
 import math
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import msgspec
@@ -17,7 +19,6 @@ from tdcd.config.reading import read_toml
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.check import when
 from tdcd.runtime.messages.wire import RejectedMessage
-from tdcd.standing.children import start_child
 from tdcd.standing.description import _protection, describe
 from tdcd.standing.facts import Facts
 from tdcd.standing.home import Home, open_log_of
@@ -713,23 +714,40 @@ def test_epsilon_is_asked_and_left(office):
     assert reasons == ["epsilon_per_month = 3: 2.5 of it is spent, and the job asks for 1"]
 
 
+STEP = """
+import sys
+from functools import partial
+from pathlib import Path
+from tdcd.standing.children import StepServer
+from tdcd.standing.home import Home
+from tdcd.standing.step import main
+home = Home(Path(sys.argv[1]))
+steps = StepServer(partial(main, home), home.jobs)
+sys.exit(steps.start([sys.argv[2], "train", "10"], Path(sys.argv[3])).wait() % 256)
+"""
+"""A step of a job, as a service starts it."""
+CORES = """
+import os
+import numpy
+from threadpoolctl import threadpool_info
+from tdcd.standing.children import limit_cores
+limit_cores(1, "hub.shop")
+print(len(os.sched_getaffinity(0)), *{pool["num_threads"] for pool in threadpool_info()})
+"""
+
+
 def test_a_step_gets_the_memory_and_the_cores_that_the_party_gives(office, tmp_path):
-    words = "import os; print(len(os.sched_getaffinity(0)))"
-    timed = ["-n1", "-r1", "-s", words, "0"]
-    with (tmp_path / "log").open("wb") as file, start_child("timeit", timed, file, cores=1) as child:
-        assert child.wait() == 0
-    assert (tmp_path / "log").read_text().startswith("1\n")
+    shown = subprocess.run([sys.executable, "-c", CORES], check=True, capture_output=True, text=True).stdout
+    assert shown == "1 1\n"
     state = office.propose()
     for hub in (SHOP, BUREAU):
         office.settle()
         office.homes[hub].approve(office.jobs(hub).named(state.name))
     assert set(office.settle().values()) == {Called(state.name, "align", 1)}
     office.files.write_own(SHOP, memory=0.15)
-    with (tmp_path / "log").open("wb") as file:
-        words = [str(office.files.own(SHOP)), state.name, "train", "10"]
-        with start_child("tdcd.standing.step", words, file) as step:
-            status = step.wait()
-    assert status in (REFUSED, -signal.SIGABRT), (tmp_path / "log").read_text()
+    words = [sys.executable, "-c", STEP, office.files.own(SHOP), state.name, tmp_path / "log"]
+    status = subprocess.run(words, check=False, stdin=subprocess.DEVNULL).returncode
+    assert status in (REFUSED, -signal.SIGABRT % 256), (tmp_path / "log").read_text()
     if status == REFUSED:
         refusals = {SHOP: "memory = 0.15: its part of the step 'train' takes more GB than that"}
         assert office.jobs(SHOP).states[state.name].refusals == refusals

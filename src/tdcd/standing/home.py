@@ -95,6 +95,9 @@ class Home:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep_public_files()
         self.log = open_log_of(self.folder) if log is None else log
+        self._jobs: Jobs | None = None
+        self._draws: dict[str, LabelDraw | None] = {}
+        """By job: what it asks of the silo's labels."""
         self.jobs()
 
     @property
@@ -149,7 +152,8 @@ class Home:
     def jobs(self) -> Jobs:
         """All jobs, as the log says now."""
         self.log.refresh()
-        jobs = Jobs.of(self.founding, self.log)
+        jobs = Jobs.of(self.founding, self.log) if self._jobs is None else self._jobs.read_on()
+        self._jobs = jobs
         members = jobs.meeting(time.time())
         if members is not self._members and self.party in parties_of(members):
             self._members = members
@@ -287,6 +291,11 @@ class Home:
     def _draw(self, state: JobState | None) -> LabelDraw | None:
         if state is None or state.offer.kind != "train":
             return None
+        if state.name not in self._draws:
+            self._draws[state.name] = self._drawn(state)
+        return self._draws[state.name]
+
+    def _drawn(self, state: JobState) -> LabelDraw | None:
         try:
             config = state.job.config
         except ConfigError:

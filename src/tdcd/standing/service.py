@@ -32,10 +32,10 @@ from tdcd.runtime.process.metrics import Metrics
 from tdcd.runtime.process.party import open_transport
 from tdcd.runtime.process.status import links_of
 from tdcd.runtime.storage.status import MOST_BYTES, STATUS, lock, write_status
-from tdcd.runtime.transport.transport import Joined, Received, Transport
+from tdcd.runtime.transport.transport import Event, Joined, Received, Transport
 from tdcd.standing.children import StepServer, start_child
 from tdcd.standing.home import Home
-from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all
+from tdcd.standing.jobs import Jobs, JobState, WaitsFor, have_all
 from tdcd.standing.statements import (
     MOST_AT_ONCE,
     Approved,
@@ -67,6 +67,8 @@ PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 """How long before it is started again when it has ended; twice as long each time."""
 DESCRIBE_S = 60.0
 """How often the status looks at the clock for what approvals and jobs have expired."""
+MOST_NEWS = 64
+"""Events that a party takes in before it decides."""
 MOST_OPEN, MOST_OVER = 50, 10
 """Jobs that the page shows."""
 _ENDINGS: Mapping[int, Ending] = {0: "finished", 3: "diverged", 2: "refused"}
@@ -110,26 +112,35 @@ class Desk:
         """When it last thought about what to do, by the monotonic clock."""
 
     def step(self, made_way: MadeWay | None = None) -> Called | None:
-        """Act on the next event; the call that the party follows now, if there is one.
+        """Act on the next events; the call that the party follows now, if there is one.
 
         Args:
             made_way: a call that the party has tried to follow before, in vain.
         """
-        news = self.endpoint.transport.receive(TICK_S)
-        if isinstance(news, Received):
-            self._receive(news)
-        elif news is not None:
-            self.endpoint.note_presence(news)
-            self._counts.pop(news.party, None)
-            if isinstance(news, Joined):
-                self._send(news.party, Have(self.home.log.counts))
+        transport, taken = self.endpoint.transport, 0
+        news = transport.receive(TICK_S)
+        # What has come together is thought about once.
+        while news is not None:
+            self._take(news)
+            taken += 1
+            news = transport.receive(0.0) if taken < MOST_NEWS else None
         self.endpoint.look()
         call = None
-        if news is not None or self.home.log.refresh() or time.monotonic() - self.decided_at > DECIDE_S:
+        if taken or self.home.log.refresh() or time.monotonic() - self.decided_at > DECIDE_S:
             self.decided_at = time.monotonic()
             call = self._decide(made_way)
         self._announce()
         return call
+
+    def _take(self, news: Event) -> None:
+        """Act on an event."""
+        if isinstance(news, Received):
+            self._receive(news)
+            return
+        self.endpoint.note_presence(news)
+        self._counts.pop(news.party, None)
+        if isinstance(news, Joined):
+            self._send(news.party, Have(self.home.log.counts))
 
     def _receive(self, news: Received) -> None:
         try:
@@ -138,8 +149,7 @@ class Desk:
                 self._counts[news.sender] = message.counts
                 self._exchange(news.sender, message.counts)
                 return
-            for signed in message.entries:
-                self.home.log.accept(signed)
+            self.home.log.accept(*message.entries)
         except RejectedMessage as refusal:
             self.endpoint.refuse(news.sender, refusal)
             if self.home.has_joined and is_worth_logging(self.endpoint.refused[news.sender]):
@@ -256,7 +266,7 @@ class Desk:
             return None
         if has_tried and time.monotonic() - self._opened_at < LISTEN_S:
             return None
-        wanted = {**entries_of(jobs, state), party: home.log.counts[party]}
+        wanted = {**state.entries, party: home.log.counts[party]}
         ready = [self._is_ready(partner, wanted, (partner, call) in state.started) for partner in partners]
         return call if all(ready) and not self._is_upgraded_too_early(state, partners) else None
 
