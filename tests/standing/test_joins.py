@@ -3,7 +3,7 @@
 import pytest
 
 from support.command import tdcd
-from support.standing import Office, StandingFederation, parties_in
+from support.standing import COLUMNS, Office, StandingFederation, parties_in
 from tdcd.config import ConfigError
 from tdcd.records.run_folder import toml_text
 from tdcd.standing.home import open_log_of
@@ -21,8 +21,9 @@ SOUTH, WEST = "client.bank.south", "client.insurer.west"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    later = [("bank", ["south"]), ("insurer", ["west"])]
-    return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES, later)
+    later = [("bank", ["south"]), ("insurer", ["west"]), ("lender", ["one"])]
+    columns = COLUMNS | {"lender": ["rate", "term"]}
+    return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES, later, columns=columns)
 
 
 @pytest.fixture
@@ -133,6 +134,23 @@ def test_of_two_files_the_one_that_was_approved_first_counts(office, files):
     assert members(office) == {frozenset(parties_in(WITH_BOTH))}
     words = "the members have changed since it was proposed"
     assert words in office.jobs(BANK).states[other].refusals[BANK]
+
+
+def test_newcomers_of_two_files_have_links_at_the_same_time(office, files):
+    # The company of the first file never answers.
+    slow, other = files.enlarged(COMPANIES | {"lender": ["one"]}, "slow.toml"), COMPANIES | {"insurer": ["west"]}
+    first = join(office, slow)
+    path = files.enlarged(other)
+    second = office.homes[SHOP].propose(path, ("join",), "test", "", 1.0).name
+    approve(office, second, BANK, BUREAU)
+    for party in (INSURER, WEST):
+        office.arrive(party)
+    approve(office, second, INSURER)
+    assert members(office) == {frozenset(parties_in(other))}
+    # The first one was about other members.
+    words = office.jobs(BANK).in_words(office.jobs(BANK).states[first], office.clock)
+    assert words.startswith("the members have changed since it was proposed")
+    assert "hub.lender" not in office.homes[BANK].partners
 
 
 def test_a_job_of_members_whose_approvals_are_still_to_come_waits(office, files):

@@ -110,6 +110,19 @@ def job_of(offer: Offer) -> Job:
         raise ConfigError([f"not valid TOML: {error}"], where) from None
 
 
+@lru_cache(maxsize=8)
+def together(*offers: Offer) -> Job:
+    """The first offer's training, with the parties of the others: of several by which members would join, one will."""
+    job = job_of(offers[0])
+    for other in map(job_of, offers[1:]):
+        silos = {silo.name: silo for silo in job.config.silos}
+        for silo in other.config.silos:
+            names = (*silos.setdefault(silo.name, silo).client_names, *silo.client_names)
+            silos[silo.name] = silos[silo.name].model_copy(update={"clients": [*dict.fromkeys(names)], "client": []})
+        job = Job(job.config.model_copy(update={"silos": [*silos.values()]}))
+    return job
+
+
 def misfits(offer: Offer, job: Job) -> list[str]:
     """Why a job can be none of a federation that stands by, whoever its members are."""
     data, epsilon, problems = job.config.data, job.config.exchange.epsilon, paths_outside(job.config)
@@ -266,12 +279,13 @@ class Jobs:
 
     def meeting(self, now: float) -> Job:
         """The parties that have links: those of now, and those whom all organisations that are there let join."""
+        let_in = []
         for state in self.states.values():
             if not self._is_let_in(state) or not self._may_join(state) or now > state.offer.expires + SKEW_S:
                 continue
             if state.closed is not None or not any(self.badly_approved(hub, state) for hub in self.standing.hubs):
-                return state.job
-        return self.standing
+                let_in.append(state.offer)
+        return together(*let_in) if let_in else self.standing
 
     def named(self, prefix: str) -> JobState:
         """The job whose name begins so."""
