@@ -16,6 +16,7 @@ from typing import Protocol
 from tdcd.core.words import one_line
 from tdcd.records.files import plain_lines, write_all
 from tdcd.runtime.certificates.agreement import Authority, ForgedCardError
+from tdcd.runtime.certificates.check import role_of
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.standing.statements import NOTHING, LogEntry, SignedEntry, Statement, read_line, written
 
@@ -81,8 +82,13 @@ class Log:
             self._read(party)
         return bool(new)
 
-    def accept(self, *entries: SignedEntry) -> bool:
+    def accept(self, *entries: SignedEntry, sender: str = "") -> bool:
         """Keep the next entries of parties; whether one is new.
+
+        Args:
+            entries: what one party has sent.
+            sender: that party. What a client brings of a client that was revoked is refused: of what it signed before,
+                its hub has passed everything on.
 
         Raises:
             RejectedMessage: one is not what the party signed, or the party signed something else before. Those before
@@ -95,7 +101,8 @@ class Log:
             self.refresh()
             try:
                 for signed in entries:
-                    if self._is_next(signed):
+                    is_of_clients = role_of(sender) == role_of(signed.entry.party) == "client"
+                    if self._is_next(signed, past=not is_of_clients):
                         new.append(self._added(signed))
             finally:
                 self._write(new)
@@ -123,7 +130,7 @@ class Log:
         chain, number = self.chains.get(signed.entry.party, []), signed.entry.number
         return number < len(chain) and chain[number] == signed
 
-    def _is_next(self, signed: SignedEntry) -> bool:
+    def _is_next(self, signed: SignedEntry, *, past: bool = True) -> bool:
         if self._is_here(signed):
             return False
         entry = signed.entry
@@ -137,7 +144,7 @@ class Log:
             return False
         moment = datetime.fromtimestamp(entry.time, UTC)
         try:
-            self.authority.check(entry.party, entry.signed, signed, where, moment, past=True)
+            self.authority.check(entry.party, entry.signed, signed, where, moment, past=past)
         except ForgedCardError as error:
             raise RejectedMessage(str(error)) from None
         if entry.number < len(chain):

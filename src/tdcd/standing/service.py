@@ -128,6 +128,9 @@ class Desk:
         call = None
         if taken or self.home.log.refresh() or time.monotonic() - self.decided_at > DECIDE_S:
             self.decided_at = time.monotonic()
+            # A disk that takes nothing is noticed where more depends on it.
+            with suppress(OSError):
+                self.home.keep_public_files()
             call = self._decide(made_way)
         self._announce()
         return call
@@ -149,7 +152,7 @@ class Desk:
                 self._counts[news.sender] = message.counts
                 self._exchange(news.sender, message.counts)
                 return
-            self.home.log.accept(*message.entries)
+            self.home.log.accept(*message.entries, sender=news.sender)
         except RejectedMessage as refusal:
             self.endpoint.refuse(news.sender, refusal)
             if self.home.has_joined and is_worth_logging(self.endpoint.refused[news.sender]):
