@@ -1,5 +1,7 @@
 """Members that join a federation that stands by: its log continues, and all who were there have approved it."""
 
+import random
+
 import pytest
 
 from support.command import tdcd
@@ -8,7 +10,7 @@ from tdcd.config import ConfigError
 from tdcd.records.run_folder import toml_text
 from tdcd.standing.home import open_log_of
 from tdcd.standing.jobs import Jobs, parties_of
-from tdcd.standing.log import SKEW_S
+from tdcd.standing.log import SKEW_S, Log
 from tdcd.standing.policy import Policy, judge_content
 from tdcd.standing.statements import Approved, Called, Closed, Offer, Proposed
 
@@ -151,6 +153,29 @@ def test_newcomers_of_two_files_have_links_at_the_same_time(office, files):
     words = office.jobs(BANK).in_words(office.jobs(BANK).states[first], office.clock)
     assert words.startswith("the members have changed since it was proposed")
     assert "hub.lender" not in office.homes[BANK].partners
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_that_are_read_on_are_those_that_are_read_anew_in_whatever_order_entries_come(
+    office, files, tmp_path, seed
+):
+    early = office.homes[SHOP].propose(files.shared, ("align", "train"), "test", "", 1.0).name
+    join(office, files.enlarged(WITH_CLIENT), BANK, SOUTH)
+    office.homes[SOUTH].refuse(office.jobs(SOUTH).named(early), "not with me")
+    later = office.homes[BANK].propose(files.folder / "enlarged.toml", ("align", "train"), "test", "", 1.0).name
+    approve(office, later, SHOP, BUREAU)
+    log, founding = office.homes[BANK].log, files.home(BANK).founding
+    other = Log(tmp_path, log.federation, parties_of(founding), log.authority)
+    chains, rng, jobs = {party: [*chain] for party, chain in log.chains.items()}, random.Random(seed), None
+    while chains := {party: chain for party, chain in chains.items() if chain}:
+        party = rng.choice([party for party in chains if party in other.chains])
+        other.accept(chains[party].pop(0))
+        jobs = Jobs.of(founding, other) if jobs is None else jobs.read_on()
+        anew = Jobs.of(founding, other)
+        assert (jobs.states, jobs.unentitled) == (anew.states, anew.unentitled)
+        assert ([*jobs.states], [*jobs.members]) == ([*anew.states], [*anew.members])
+    assert jobs.states[later].calls == [Called(later, "align", 1)]
+    assert len(jobs.members) == 2
 
 
 def test_a_job_of_members_whose_approvals_are_still_to_come_waits(office, files):
