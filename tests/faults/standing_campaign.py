@@ -41,7 +41,7 @@ MOST_ROUNDS = 50
 """What policies allow."""
 PATIENCE_S = 3600.0
 CRASHED = b"step crashed"
-MOST_WAITING = 10
+MOST_WAITING = 4
 """Jobs that wait in the queue, or run."""
 SHOWN_S = 30.0
 """How often it says how far it is."""
@@ -136,10 +136,19 @@ class Campaign:
             name = self.propose(self.hubs[0], path)
             self.until(lambda: self.jobs().states[name].closed, f"{path.name} alone")  # noqa: B023
             jobs = self.jobs()
-            assert jobs.states[name].closed == "finished", jobs.states[name]
+            assert jobs.states[name].closed == "finished", self.why(jobs, name)
             found[path] = self.runs(name, jobs)
             print(f"{path.name} alone: finished", flush=True)
         return found
+
+    def why(self, jobs, name):
+        """A job's history, and what the parties that refused it wrote last."""
+        state, words = jobs.states[name], [jobs.history(jobs.states[name])]
+        for (party, call), ending in state.endings.items():
+            if ending not in ("finished", "lost"):
+                log = self.home(party).job_folder(state) / f"{call.step}.log"
+                words += [f"{party}, {call.step}:", log.read_text()[-3000:], self.log(party).read_text()[-2000:]]
+        return "\n".join(words)
 
     def blow(self, victims):
         """Kill several at once; some are to die at a goodbye the next time."""
@@ -159,7 +168,7 @@ class Campaign:
         jobs = self.jobs()
         for name, path in proposed.items():
             state = jobs.states[name]
-            assert state.closed == "finished", (path.name, jobs.history(state))
+            assert state.closed == "finished", (path.name, self.why(jobs, name))
             for ours, theirs in zip(self.runs(name, jobs), reference[path], strict=True):
                 assert_bit_identical(ours, theirs)
         for name in outside:
