@@ -1,4 +1,6 @@
-"""``python tests/faults/standing_campaign.py [--organisations 3] [--clients 3] [--proposals 50]``: SIGKILL of services.
+"""``python tests/faults/standing_campaign.py [--organisations 3] [--clients 3] [--proposals 50] [--minutes 60]``.
+
+SIGKILL of services.
 
 A federation that stands by, every party a process over mutual TLS. Each of some shared files first runs alone, and
 nothing happens to it. Then jobs with them are proposed at random hubs in random order, and approved by policies; some
@@ -6,9 +8,13 @@ are outside these, and no person approves them. Meanwhile parties are killed at 
 party at least once; also when they send their last goodbyes, and when a run's last file is written. All other jobs have
 to finish, each with the history and blocks of the run alone, to the last bit, and the log has to be the same
 everywhere, and in order. A job that is lost, as one of its steps was killed five times, is proposed again.
+
+When ``--minutes`` are over, nothing more is proposed; what was has to end as above, and the summary says how many were.
+Every party is killed all the same.
 """
 
 import argparse
+import math
 import random
 import shutil
 import signal
@@ -23,7 +29,7 @@ from support.standing import StandingFederation
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.process.forking import start_party
 from tdcd.runtime.storage.failpoints import VARIABLE
-from tdcd.standing.home import open_log_of
+from tdcd.standing.home import Home, open_log_of
 from tdcd.standing.jobs import Jobs
 
 GOODBYES = {
@@ -34,7 +40,11 @@ GOODBYES = {
 MOST_ROUNDS = 50
 """What policies allow."""
 PATIENCE_S = 3600.0
-CRASHED = "step crashed"
+CRASHED = b"step crashed"
+MOST_WAITING = 4
+"""Jobs that wait in the queue, or run."""
+SHOWN_S = 30.0
+"""How often it says how far it is."""
 
 
 class Campaign:
@@ -47,6 +57,8 @@ class Campaign:
         self.rng, self.processes, self.kills, self.places = rng, {}, Counter(), Counter()
         self.armed = {}
         """By party: at what place its step is to die, and how often steps had crashed before."""
+        self.homes: dict[str, Home] = {}
+        """Read once, and read on: to check every signature again takes as long as a job."""
         self.hubs, self.parties = [*self.federation.hubs], self.federation.parties
         for hub in self.hubs:
             self.federation.write_policy(hub, rounds=MOST_ROUNDS, jobs_per_day=1000, jobs_per_month=1000)
@@ -88,13 +100,18 @@ class Campaign:
                 self.kill(party)
 
     def _crashes(self, party):
-        return self.log(party).read_text().count(CRASHED)
+        return self.log(party).read_bytes().count(CRASHED)
+
+    def home(self, party):
+        if party not in self.homes:
+            self.homes[party] = self.federation.home(party)
+        return self.homes[party]
 
     def jobs(self, party=None):
-        return self.federation.home(party or self.hubs[0]).jobs()
+        return self.home(party or self.hubs[0]).jobs()
 
     def propose(self, hub, path):
-        return self.federation.home(hub).propose(path, ("align", "train"), "test", "", 10.0).name
+        return self.home(hub).propose(path, ("align", "train"), "test", "", 10.0).name
 
     def until(self, happens, what):
         deadline = time.monotonic() + PATIENCE_S
@@ -110,7 +127,7 @@ class Campaign:
 
     def runs(self, name, jobs):
         """The hubs' run folders of a job."""
-        return [self.federation.home(hub).job_folder(jobs.states[name]) / "run" for hub in self.hubs]
+        return [self.home(hub).job_folder(jobs.states[name]) / "run" for hub in self.hubs]
 
     def alone(self):
         """Each file's run to which nothing happens; by file."""
@@ -119,10 +136,19 @@ class Campaign:
             name = self.propose(self.hubs[0], path)
             self.until(lambda: self.jobs().states[name].closed, f"{path.name} alone")  # noqa: B023
             jobs = self.jobs()
-            assert jobs.states[name].closed == "finished", jobs.states[name]
+            assert jobs.states[name].closed == "finished", self.why(jobs, name)
             found[path] = self.runs(name, jobs)
             print(f"{path.name} alone: finished", flush=True)
         return found
+
+    def why(self, jobs, name):
+        """A job's history, and what the parties that refused it wrote last."""
+        state, words = jobs.states[name], [jobs.history(jobs.states[name])]
+        for (party, call), ending in state.endings.items():
+            if ending not in ("finished", "lost"):
+                log = self.home(party).job_folder(state) / f"{call.step}.log"
+                words += [f"{party}, {call.step}:", log.read_text()[-3000:], self.log(party).read_text()[-2000:]]
+        return "\n".join(words)
 
     def blow(self, victims):
         """Kill several at once; some are to die at a goodbye the next time."""
@@ -142,17 +168,25 @@ class Campaign:
         jobs = self.jobs()
         for name, path in proposed.items():
             state = jobs.states[name]
-            assert state.closed == "finished", (path.name, jobs.history(state))
+            assert state.closed == "finished", (path.name, self.why(jobs, name))
             for ours, theirs in zip(self.runs(name, jobs), reference[path], strict=True):
                 assert_bit_identical(ours, theirs)
         for name in outside:
             assert not jobs.states[name].calls
             assert not jobs.states[name].started
         for party in self.parties:
-            folder = self.federation.home(party).folder
-            log = open_log_of(folder)
-            assert {*Jobs.of(self.federation.home(party).founding, log).states} >= {*proposed, *outside}
+            home = self.home(party)
+            # From files alone, as a third party.
+            log = open_log_of(home.folder)
+            assert {*Jobs.of(home.founding, log).states} >= {*proposed, *outside}
         return jobs
+
+    def summary(self, proposed):
+        """How far it is, in words."""
+        finished = self.ended(proposed, "finished")
+        steps = sum(len(state.calls) for state in self.jobs().states.values())
+        kills = f"{sum(self.kills.values())} SIGKILLs of {len(self.kills)} of {len(self.parties)} parties"
+        return f"{len(finished)} of {len(proposed)} jobs finished, {steps} calls, {kills}"
 
 
 def memory(processes):
@@ -175,6 +209,7 @@ def main():
     options.add_argument("--proposals", type=int, default=50)
     options.add_argument("--files", type=int, default=4, choices=range(1, 5), help="different jobs")
     options.add_argument("--every", type=float, default=20.0, help="seconds between blows, on average")
+    options.add_argument("--minutes", type=float, default=60.0, help="how long to propose")
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     # So that services end, too, when it is stopped.
@@ -186,11 +221,17 @@ def main():
             it.start(party)
         reference = it.alone()
         print(f"all files alone: {time.monotonic() - began:.0f} s", flush=True)
-        proposed, outside, most, lost, next_blow = {}, [], 0, 0, time.monotonic()
+        proposed, outside, most, lost, next_blow, next_words = {}, [], 0, 0, time.monotonic(), 0.0
         order = [rng.choice([*it.files, it.files[0], it.outside]) for _ in range(given.proposals)]
         waiting = rng.sample(it.parties, len(it.parties))
+        until = began + 60 * given.minutes
         while order or waiting or it.ended(proposed, None):
-            for path in [order.pop() for _ in range(min(len(order), rng.randrange(3)))]:
+            if order and time.monotonic() > until:
+                print(f"{given.minutes:g} minutes are over: {len(order)} were not proposed", flush=True)
+                order, until = [], math.inf
+            # Few wait in the queue, so that all can end soon when the time is over.
+            most_new = min(len(order), rng.randrange(3)) if len(it.ended(proposed, None)) < MOST_WAITING else 0
+            for path in [order.pop() for _ in range(most_new)]:
                 name = it.propose(rng.choice(it.hubs), path)
                 outside += [name] * (path == it.outside)
                 proposed |= {name: path} if path != it.outside else {}
@@ -202,10 +243,13 @@ def main():
                 victims = [waiting.pop() for _ in range(min(number, len(waiting)))]
                 it.blow(victims or rng.sample(it.parties, number))
                 next_blow = time.monotonic() + 2 * rng.random() * given.every
-            most = max(most, memory(it.processes.values()))
+            if time.monotonic() > next_words:
+                next_words = time.monotonic() + SHOWN_S
+                most = max(most, memory(it.processes.values()))
+                print(f"{time.monotonic() - began:.0f} s: {it.summary(proposed)}, {len(order)} to come", flush=True)
             it.watch()
             time.sleep(1.0)
-            if time.monotonic() - began > PATIENCE_S * 2:
+            if time.monotonic() > began + 60 * given.minutes + PATIENCE_S:
                 raise TimeoutError("it takes too long")
         jobs = it.check(proposed, outside, reference)
         print(f"{lost} jobs were lost by kills, and proposed again")

@@ -43,8 +43,8 @@ from tdcd.runtime.certificates.issue import issue, throwaway
 from tdcd.runtime.transport.processes import Process
 from tdcd.runtime.transport.seals import Seals
 from tdcd.runtime.transport.transport import Joined, Left, Received
-from tdcd.runtime.transport.zenoh_settings import PIECE_BYTES, Tls
-from tdcd.runtime.transport.zenoh_transport import LAST, MORE, ZenohTransport, pieces
+from tdcd.runtime.transport.zenoh_settings import LEASE_S, PIECE_BYTES, Tls, zenoh_settings
+from tdcd.runtime.transport.zenoh_transport import LAST, MORE, ZenohTransport, _open_hub, pieces
 
 NOW = datetime.now(UTC)
 MARK = "intruder"
@@ -548,3 +548,14 @@ def test_whoever_reaches_a_hubs_port_is_shown_its_certificate_and_nothing_older_
             first = link.recv(4096)
     assert b"localhost" in first
     assert b"bank" not in first
+
+
+def test_a_hub_whose_port_behind_the_guard_was_taken_meanwhile_takes_another(certs):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        names = {party: [party] for party in (HUB, NORTH)}
+        settings = zenoh_settings(HUB, [NORTH], {}, f"127.0.0.1:{port}", tls_of(certs, HUB), MAX_BYTES, LEASE_S, names)
+        session, inner = _open_hub(HUB, settings, port)
+        with session:
+            assert inner not in (port, None)
+            socket.create_connection(("127.0.0.1", inner)).close()

@@ -3,7 +3,10 @@
 import json
 import math
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import msgspec
@@ -16,8 +19,9 @@ from tdcd.config import ConfigError
 from tdcd.config.reading import read_toml
 from tdcd.records.run_folder import toml_text
 from tdcd.runtime.certificates.check import when
+from tdcd.runtime.certificates.issue import make_request, revoke, sign
+from tdcd.runtime.certificates.revocation import LOOK_S
 from tdcd.runtime.messages.wire import RejectedMessage
-from tdcd.standing.children import start_child
 from tdcd.standing.description import _protection, describe
 from tdcd.standing.facts import Facts
 from tdcd.standing.home import Home, open_log_of
@@ -171,6 +175,50 @@ def test_an_approval_that_is_not_the_partys_is_refused_and_logged(office):
         office.homes["client.bureau.east"].log, BANK
     )
     assert BUREAU not in office.jobs(BANK).states[state.name].approvals
+
+
+def has_company(files, client):
+    """An authority of the bank's own, which has issued the client's certificate; the folder with its key."""
+    company, issuer, name = files.folder / "company", files.folder / "issuer", "authority.bank"
+    shutil.copy(sign(issuer, make_request(company, name)).certificate, company)
+    shutil.copy(issuer / "ca.pem", company)
+    sign(company, make_request(company, client))
+    for party in (BANK, client):
+        shutil.copy(company / f"{name}.pem", files.folder / party / "certs")
+    for end in ("pem", "key"):
+        shutil.copy(company / f"{client}.{end}", files.folder / client / "certs")
+    return company
+
+
+def test_a_client_that_its_company_has_revoked_says_nothing_any_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("tdcd.standing.service.TICK_S", 0.0)
+    files, north, south = StandingFederation(tmp_path / "it"), "client.bank.north", "client.bank.south"
+    company = has_company(files, north)
+    office = Office(files)
+    first, second = (office.propose(contact=contact) for contact in ("a", "b"))
+    office.settle()
+    office.homes[north].refuse(office.jobs(north).named(first.name), "no")
+    office.settle()
+    assert north in office.jobs(SHOP).states[first.name].refusals
+    # While the services run.
+    revoke(company, [north])
+    shutil.copy(company / "revoked.bank.crl", files.folder / BANK / "certs")
+    office.desks[BANK].decided_at = -math.inf
+    office.settle()
+    time.sleep(LOOK_S)
+    office.homes[north].refuse(office.jobs(north).named(second.name), "no")
+    # Whether it brings that itself, or another client does.
+    office.homes[south].log.accept(*office.homes[north].log.chains[north])
+    office.settle()
+    for hub in (BANK, SHOP):
+        assert office.homes[hub].log.counts[north] == 1
+        assert not office.jobs(hub).states[second.name].refusals
+    why = "entry 1 of client.bank.north comes with a certificate that was revoked"
+    said = statements(office.homes[BANK].log, BANK)
+    assert {Rejected(north, why), Rejected(south, why)} <= {*said}
+    # What it said before stays said, and the log is one that can be checked.
+    assert north in office.jobs(SHOP).states[first.name].refusals
+    assert open_log_of(office.homes[BANK].folder).counts == office.homes[BANK].log.counts
 
 
 def test_an_approval_that_was_there_before_is_no_news_and_one_for_another_job_approves_that_alone(office):
@@ -713,23 +761,40 @@ def test_epsilon_is_asked_and_left(office):
     assert reasons == ["epsilon_per_month = 3: 2.5 of it is spent, and the job asks for 1"]
 
 
+STEP = """
+import sys
+from functools import partial
+from pathlib import Path
+from tdcd.standing.children import StepServer
+from tdcd.standing.home import Home
+from tdcd.standing.step import main
+home = Home(Path(sys.argv[1]))
+steps = StepServer(partial(main, home), home.jobs)
+sys.exit(steps.start([sys.argv[2], "train", "10"], Path(sys.argv[3])).wait() % 256)
+"""
+"""A step of a job, as a service starts it."""
+CORES = """
+import os
+import numpy
+from threadpoolctl import threadpool_info
+from tdcd.standing.children import limit_cores
+limit_cores(1, "hub.shop")
+print(len(os.sched_getaffinity(0)), *{pool["num_threads"] for pool in threadpool_info()})
+"""
+
+
 def test_a_step_gets_the_memory_and_the_cores_that_the_party_gives(office, tmp_path):
-    words = "import os; print(len(os.sched_getaffinity(0)))"
-    timed = ["-n1", "-r1", "-s", words, "0"]
-    with (tmp_path / "log").open("wb") as file, start_child("timeit", timed, file, cores=1) as child:
-        assert child.wait() == 0
-    assert (tmp_path / "log").read_text().startswith("1\n")
+    shown = subprocess.run([sys.executable, "-c", CORES], check=True, capture_output=True, text=True).stdout
+    assert shown == "1 1\n"
     state = office.propose()
     for hub in (SHOP, BUREAU):
         office.settle()
         office.homes[hub].approve(office.jobs(hub).named(state.name))
     assert set(office.settle().values()) == {Called(state.name, "align", 1)}
     office.files.write_own(SHOP, memory=0.15)
-    with (tmp_path / "log").open("wb") as file:
-        words = [str(office.files.own(SHOP)), state.name, "train", "10"]
-        with start_child("tdcd.standing.step", words, file) as step:
-            status = step.wait()
-    assert status in (REFUSED, -signal.SIGABRT), (tmp_path / "log").read_text()
+    words = [sys.executable, "-c", STEP, office.files.own(SHOP), state.name, tmp_path / "log"]
+    status = subprocess.run(words, check=False, stdin=subprocess.DEVNULL).returncode
+    assert status in (REFUSED, -signal.SIGABRT % 256), (tmp_path / "log").read_text()
     if status == REFUSED:
         refusals = {SHOP: "memory = 0.15: its part of the step 'train' takes more GB than that"}
         assert office.jobs(SHOP).states[state.name].refusals == refusals

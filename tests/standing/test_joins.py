@@ -1,14 +1,16 @@
 """Members that join a federation that stands by: its log continues, and all who were there have approved it."""
 
+import random
+
 import pytest
 
 from support.command import tdcd
-from support.standing import Office, StandingFederation, parties_in
+from support.standing import COLUMNS, Office, StandingFederation, parties_in
 from tdcd.config import ConfigError
 from tdcd.records.run_folder import toml_text
 from tdcd.standing.home import open_log_of
 from tdcd.standing.jobs import Jobs, parties_of
-from tdcd.standing.log import SKEW_S
+from tdcd.standing.log import SKEW_S, Log
 from tdcd.standing.policy import Policy, judge_content
 from tdcd.standing.statements import Approved, Called, Closed, Offer, Proposed
 
@@ -21,8 +23,9 @@ SOUTH, WEST = "client.bank.south", "client.insurer.west"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    later = [("bank", ["south"]), ("insurer", ["west"])]
-    return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES, later)
+    later = [("bank", ["south"]), ("insurer", ["west"]), ("lender", ["one"])]
+    columns = COLUMNS | {"lender": ["rate", "term"]}
+    return StandingFederation(tmp_path_factory.mktemp("federation") / "it", COMPANIES, later, columns=columns)
 
 
 @pytest.fixture
@@ -133,6 +136,46 @@ def test_of_two_files_the_one_that_was_approved_first_counts(office, files):
     assert members(office) == {frozenset(parties_in(WITH_BOTH))}
     words = "the members have changed since it was proposed"
     assert words in office.jobs(BANK).states[other].refusals[BANK]
+
+
+def test_newcomers_of_two_files_have_links_at_the_same_time(office, files):
+    # The company of the first file never answers.
+    slow, other = files.enlarged(COMPANIES | {"lender": ["one"]}, "slow.toml"), COMPANIES | {"insurer": ["west"]}
+    first = join(office, slow)
+    path = files.enlarged(other)
+    second = office.homes[SHOP].propose(path, ("join",), "test", "", 1.0).name
+    approve(office, second, BANK, BUREAU)
+    for party in (INSURER, WEST):
+        office.arrive(party)
+    approve(office, second, INSURER)
+    assert members(office) == {frozenset(parties_in(other))}
+    # The first one was about other members.
+    words = office.jobs(BANK).in_words(office.jobs(BANK).states[first], office.clock)
+    assert words.startswith("the members have changed since it was proposed")
+    assert "hub.lender" not in office.homes[BANK].partners
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_that_are_read_on_are_those_that_are_read_anew_in_whatever_order_entries_come(
+    office, files, tmp_path, seed
+):
+    early = office.homes[SHOP].propose(files.shared, ("align", "train"), "test", "", 1.0).name
+    join(office, files.enlarged(WITH_CLIENT), BANK, SOUTH)
+    office.homes[SOUTH].refuse(office.jobs(SOUTH).named(early), "not with me")
+    later = office.homes[BANK].propose(files.folder / "enlarged.toml", ("align", "train"), "test", "", 1.0).name
+    approve(office, later, SHOP, BUREAU)
+    log, founding = office.homes[BANK].log, files.home(BANK).founding
+    other = Log(tmp_path, log.federation, parties_of(founding), log.authority)
+    chains, rng, jobs = {party: [*chain] for party, chain in log.chains.items()}, random.Random(seed), None
+    while chains := {party: chain for party, chain in chains.items() if chain}:
+        party = rng.choice([party for party in chains if party in other.chains])
+        other.accept(chains[party].pop(0))
+        jobs = Jobs.of(founding, other) if jobs is None else jobs.read_on()
+        anew = Jobs.of(founding, other)
+        assert (jobs.states, jobs.unentitled) == (anew.states, anew.unentitled)
+        assert ([*jobs.states], [*jobs.members]) == ([*anew.states], [*anew.members])
+    assert jobs.states[later].calls == [Called(later, "align", 1)]
+    assert len(jobs.members) == 2
 
 
 def test_a_job_of_members_whose_approvals_are_still_to_come_waits(office, files):

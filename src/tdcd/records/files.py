@@ -68,10 +68,15 @@ def read_plain(path: Path, most: int | None = MOST_BYTES) -> bytes:
     return content
 
 
-def plain_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The whole lines of a plain file, counted from 1, without their ends; a torn one at the end is none."""
+def plain_lines(path: Path, start: int = 0, first: int = 1) -> Iterator[tuple[int, bytes]]:
+    """The whole lines of a plain file, counted from 1, without their ends; a torn one at the end is none.
+
+    Args:
+        start: the byte at which to begin, and ``first`` the number of the line that begins there.
+    """
     with open_plain(path) as file:
-        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=1):
+        file.seek(start)
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=first):
             if line.endswith(b"\n"):
                 yield number, line[:-1]
             elif len(line) == MOST_LINE_BYTES:

@@ -1,47 +1,96 @@
 """Processes that a service starts: they end when it does, and stay within its limits."""
 
+import gc
 import os
 import resource
+import signal
+import socket
 import subprocess
 import sys
+import traceback
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from pathlib import Path
 from threading import Thread
-from typing import IO
+from typing import NoReturn
+
+from tdcd.runtime.process.forking import ForkedProcess, serve, start_copy
 
 GB = 10**9
+CRASHED = 1
 
 
-def start_child(
-    module: str, words: list[str], output: IO[bytes] | None = None, cores: int | None = None
-) -> "subprocess.Popen[bytes]":
-    """Run a module; by default its output is the service's own.
+def start_child(module: str, words: list[str]) -> "subprocess.Popen[bytes]":
+    """Run a module with the service's own output."""
+    command = [sys.executable, "-m", module, *words]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
-    Args:
-        cores: how many it may use.
+
+class StepServer:
+    """A copy of the service from before it has links and threads, of which each step of a job is a copy.
+
+    So a step has imported everything and read the log when it begins, and shares the service's memory.
     """
-    with _on_cores(cores, words):
-        return subprocess.Popen(
-            [sys.executable, "-m", module, *words],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+
+    def __init__(self, run: Callable[..., int], prepare: Callable[[], object]) -> None:
+        """Copy this process, which must have no thread of Python's or zenoh's.
+
+        Args:
+            run: a step, in a process of its own; returns its exit status.
+            prepare: called in the copy before each step.
+        """
+        self._control, theirs = socket.socketpair()
+        # The collector would write to all that it looks at, and what is written is not shared any more.
+        gc.freeze()
+        if not os.fork():
+            self._control.close()
+            _serve_steps(theirs, run, prepare)
+        theirs.close()
+
+    def start(self, words: list[str], log: Path) -> ForkedProcess:
+        """A process that runs a step with these words, and adds its output to a file."""
+        with log.open("ab") as file:
+            return start_copy(self._control, words, file.fileno(), os.environ)
+
+    def close(self) -> None:
+        """End it; a step that runs ends with the service."""
+        self._control.close()
 
 
-@contextmanager
-def _on_cores(number: int | None, words: list[str]) -> Iterator[None]:
-    """What this thread starts gets so many of its cores; those of several parties on one machine differ by chance."""
-    allowed = os.sched_getaffinity(0)
-    if number is not None:
-        first, ordered = zlib.crc32(" ".join(words).encode()), sorted(allowed)
-        os.sched_setaffinity(0, {ordered[(first + index) % len(ordered)] for index in range(number)})
+def _serve_steps(control: socket.socket, run: Callable[..., int], prepare: Callable[[], object]) -> NoReturn:
+    """Wait for steps; nothing of the service's that is further up is done in a copy of it."""
+    status = 0
     try:
-        yield
+        os.setsid()
+        # It ends when the service does, which may want to end a step first.
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        serve(control, prepare)
+        for number in before:
+            signal.signal(number, signal.SIG_DFL)
+        status = CRASHED
+        status = run(*sys.argv[1:])
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
     finally:
-        os.sched_setaffinity(0, allowed)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def limit_cores(number: int | None, party: str) -> None:
+    """Let this process, and what it starts, have so many of its cores: parties on one machine get others by chance."""
+    if number is None:
+        return
+    # Imported where it is asked for: most parties have no such limit.
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415
+
+    ordered = sorted(os.sched_getaffinity(0))
+    first = zlib.crc32(party.encode())
+    os.sched_setaffinity(0, {ordered[(first + index) % len(ordered)] for index in range(number)})
+    # As many as there were cores when it was imported.
+    threadpool_limits(number)
 
 
 def limit_memory(memory: float | None) -> None:

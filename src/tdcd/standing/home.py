@@ -14,8 +14,8 @@ from tdcd.config.schema import Name
 from tdcd.federation import client_of, hub_of
 from tdcd.records.files import read_plain, write_durably
 from tdcd.runtime.certificates.agreement import Authority, Certified
-from tdcd.runtime.certificates.check import AUTHORITY, when
-from tdcd.runtime.certificates.revocation import REVOKED
+from tdcd.runtime.certificates.check import AUTHORITY, company_of, when
+from tdcd.runtime.certificates.revocation import REVOKED, company_list
 from tdcd.runtime.job import Job
 from tdcd.runtime.process.party import PartySection, read_own
 from tdcd.runtime.storage.account import Account, Totals
@@ -61,8 +61,12 @@ class StandingSection(PartySection):
 class Home:
     """A party's files, and what it says."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the party's own file, the shared one and the log."""
+    def __init__(self, path: Path, log: Log | None = None) -> None:
+        """Read the party's own file, the shared one and the log.
+
+        Args:
+            log: what was read of the log already.
+        """
         self.path = path
         own = read_own(path, StandingSection, {})
         # Services are started in any directory: defaults count from the file, too.
@@ -89,8 +93,11 @@ class Home:
             raise ConfigError([f"serve = {self.own.serve!r}: its hub has the model, and answers"], str(path))
         self.certs, self.folder = Path(self.own.certs), Path(self.own.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._keep_public_files()
-        self.log = open_log_of(self.folder)
+        self.keep_public_files()
+        self.log = open_log_of(self.folder) if log is None else log
+        self._jobs: Jobs | None = None
+        self._draws: dict[str, LabelDraw | None] = {}
+        """By job: what it asks of the silo's labels."""
         self.jobs()
 
     @property
@@ -145,7 +152,8 @@ class Home:
     def jobs(self) -> Jobs:
         """All jobs, as the log says now."""
         self.log.refresh()
-        jobs = Jobs.of(self.founding, self.log)
+        jobs = Jobs.of(self.founding, self.log) if self._jobs is None else self._jobs.read_on()
+        self._jobs = jobs
         members = jobs.meeting(time.time())
         if members is not self._members and self.party in parties_of(members):
             self._members = members
@@ -283,6 +291,11 @@ class Home:
     def _draw(self, state: JobState | None) -> LabelDraw | None:
         if state is None or state.offer.kind != "train":
             return None
+        if state.name not in self._draws:
+            self._draws[state.name] = self._drawn(state)
+        return self._draws[state.name]
+
+    def _drawn(self, state: JobState) -> LabelDraw | None:
         try:
             config = state.job.config
         except ConfigError:
@@ -332,13 +345,11 @@ class Home:
         if not self.is_hub:
             raise ValueError(f"{self.party} cannot {what}: only hubs speak for their organisations")
 
-    def _keep_public_files(self) -> None:
-        """Next to the log, what it is checked with."""
-        for source, name in (
-            (Path(self.own.federation), SHARED_FILE),
-            (self.certs / AUTHORITY, AUTHORITY),
-            (self.certs / REVOKED, REVOKED),
-        ):
+    def keep_public_files(self) -> None:
+        """Next to the log, what it is checked with: the lists of who is revoked are as they are now."""
+        company = self.certs / f"{company_of(self.party)}.pem"
+        files = [self.certs / AUTHORITY, self.certs / REVOKED, company, company_list(self.certs, self.party)]
+        for source, name in [(Path(self.own.federation), SHARED_FILE), *((file, file.name) for file in files)]:
             copy = self.folder / name
             # Another process of the party may be reading it.
             if source.exists() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):

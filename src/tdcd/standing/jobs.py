@@ -110,6 +110,19 @@ def job_of(offer: Offer) -> Job:
         raise ConfigError([f"not valid TOML: {error}"], where) from None
 
 
+@lru_cache(maxsize=8)
+def together(*offers: Offer) -> Job:
+    """The first offer's training, with the parties of the others: of several by which members would join, one will."""
+    job = job_of(offers[0])
+    for other in map(job_of, offers[1:]):
+        silos = {silo.name: silo for silo in job.config.silos}
+        for silo in other.config.silos:
+            names = (*silos.setdefault(silo.name, silo).client_names, *silo.client_names)
+            silos[silo.name] = silos[silo.name].model_copy(update={"clients": [*dict.fromkeys(names)], "client": []})
+        job = Job(job.config.model_copy(update={"silos": [*silos.values()]}))
+    return job
+
+
 def misfits(offer: Offer, job: Job) -> list[str]:
     """Why a job can be none of a federation that stands by, whoever its members are."""
     data, epsilon, problems = job.config.data, job.config.exchange.epsilon, paths_outside(job.config)
@@ -166,11 +179,14 @@ class JobState:
     endings: dict[tuple[str, Called], Ending] = field(default_factory=dict)
     closed: Ending | None = None
     closed_at: int = 0
+    entries: dict[str, int] = field(default_factory=dict)
+    """How many entries of each chain show that it was called: its proposal, approvals, refusals and calls."""
+    name: str = field(init=False)
+    """The job's digest."""
 
-    @property
-    def name(self) -> str:
-        """The job's digest."""
-        return self.offer.job
+    def __post_init__(self) -> None:
+        """Work the digest out, once."""
+        self.name = self.offer.job
 
     @property
     def is_over(self) -> bool:
@@ -204,6 +220,10 @@ class Jobs:
     states: dict[str, JobState] = field(default_factory=dict)
     unentitled: list[tuple[str, str]] = field(default_factory=list)
     """Who proposed something without the right to, and why it is no job."""
+    _taken: dict[str, int] = field(default_factory=dict)
+    """How many entries of each chain were read."""
+    _early: dict[str, list[SignedEntry]] = field(default_factory=dict)
+    """By job whose proposal is not here yet: what was said about it."""
 
     @classmethod
     def of(cls, founding: Job, log: Log) -> "Jobs":
@@ -213,10 +233,15 @@ class Jobs:
             founding: the parties when the log began.
             log: takes entries of all who joined, and of those whom all organisations let join.
         """
-        jobs = cls({None: founding}, log)
+        return cls({None: founding}, log).read_on()
+
+    def read_on(self) -> "Jobs":
+        """The jobs with what chains say that was not read yet: these, or others if members have joined."""
+        jobs = self
         jobs._read()
         while jobs._grow():
-            jobs = cls(jobs.members, log)
+            # What former entries mean depends on who the members are.
+            jobs = Jobs(jobs.members, jobs.log)
             jobs._read()
         return jobs
 
@@ -254,12 +279,13 @@ class Jobs:
 
     def meeting(self, now: float) -> Job:
         """The parties that have links: those of now, and those whom all organisations that are there let join."""
+        let_in = []
         for state in self.states.values():
             if not self._is_let_in(state) or not self._may_join(state) or now > state.offer.expires + SKEW_S:
                 continue
             if state.closed is not None or not any(self.badly_approved(hub, state) for hub in self.standing.hubs):
-                return state.job
-        return self.standing
+                let_in.append(state.offer)
+        return together(*let_in) if let_in else self.standing
 
     def named(self, prefix: str) -> JobState:
         """The job whose name begins so."""
@@ -441,12 +467,14 @@ class Jobs:
         return []
 
     def _read(self) -> None:
-        """Take what the chains say."""
-        entries = [signed for chain in self.log.chains.values() for signed in chain]
-        proposals = [signed for signed in entries if isinstance(signed.entry.statement, Proposed)]
-        for signed in sorted(proposals, key=lambda signed: (signed.entry.time, signed.entry.digest)):
-            self._propose(signed)
-        for signed in entries:
+        """Take what the chains say that was not read yet."""
+        chains = self.log.chains.items()
+        new = [signed for party, chain in chains for signed in chain[self._taken.get(party, 0) :]]
+        self._taken = self.log.counts
+        for signed in new:
+            if isinstance(signed.entry.statement, Proposed):
+                self._propose(signed)
+        for signed in new:
             self._apply(signed)
 
     def _grow(self) -> bool:
@@ -505,16 +533,29 @@ class Jobs:
             problem = "it is of another federation"
         elif offer.steps not in STEPS:
             problem = f"a job has no such steps: {', '.join(offer.steps)}"
-        if problem is None:
-            self.states.setdefault(offer.job, JobState(offer, signed))
-        else:
+        if problem is not None:
             self.unentitled.append((party, f"its proposal {offer.job[:12]}: {problem}"))
+            return
+        state = JobState(offer, signed)
+        state.entries[party] = signed.entry.number + 1
+        if state.name not in self.states:
+            last = next(reversed(self.states.values()), None)
+            self.states[state.name] = state
+            if last is not None and _order(signed) < _order(last.proposal):
+                self.states = dict(sorted(self.states.items(), key=lambda item: _order(item[1].proposal)))
+            for said in self._early.pop(state.name, []):
+                self._apply(said)
 
     def _apply(self, signed: SignedEntry) -> None:
         party, statement = signed.entry.party, signed.entry.statement
-        if isinstance(statement, Proposed | Rejected) or statement.job not in self.states:
+        if isinstance(statement, Proposed | Rejected):
             return
-        state = self.states[statement.job]
+        state = self.states.get(statement.job)
+        if state is None:
+            self._early.setdefault(statement.job, []).append(signed)
+            return
+        if isinstance(statement, Approved | Called | Refused):
+            state.entries[party] = signed.entry.number + 1
         if isinstance(statement, Approved):
             # Which hubs have to approve is asked when it matters: that takes the job's file.
             if party.startswith("hub.") and statement.expires >= signed.entry.time:
@@ -542,21 +583,9 @@ class Jobs:
             state.calls.append(statement)
 
 
-def entries_of(jobs: Jobs, state: JobState) -> Mapping[str, int]:
-    """How many entries of each chain show that a job was called: its proposal, all approvals and the call."""
-    wanted: dict[str, int] = {}
-    for party, chain in jobs.log.chains.items():
-        places = [signed.entry.number + 1 for signed in chain if _is_about(signed, state.name)]
-        if places:
-            wanted[party] = places[-1]
-    return wanted
-
-
-def _is_about(signed: SignedEntry, job: str) -> bool:
-    statement = signed.entry.statement
-    if isinstance(statement, Proposed):
-        return statement.offer.job == job
-    return isinstance(statement, Approved | Called | Refused) and statement.job == job
+def _order(proposal: SignedEntry) -> tuple[int, str]:
+    """Jobs are in the order in which they were proposed."""
+    return proposal.entry.time, proposal.entry.digest
 
 
 def have_all(counts: Mapping[str, int], wanted: Mapping[str, int]) -> bool:

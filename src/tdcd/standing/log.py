@@ -7,7 +7,7 @@ that signs two different entries for one place is found out by all who have seen
 import fcntl
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Protocol
 from tdcd.core.words import one_line
 from tdcd.records.files import plain_lines, write_all
 from tdcd.runtime.certificates.agreement import Authority, ForgedCardError
+from tdcd.runtime.certificates.check import role_of
 from tdcd.runtime.messages.wire import RejectedMessage
 from tdcd.standing.statements import NOTHING, LogEntry, SignedEntry, Statement, read_line, written
 
@@ -59,6 +60,8 @@ class Log:
         self.chains: dict[str, list[SignedEntry]] = {party: [] for party in sorted(parties)}
         self._folder, self._clock = folder, clock
         self._sizes = dict.fromkeys(self.chains, 0)
+        self._certificates: dict[bytes, bytes] = {}
+        """Each once, as it stands in many entries."""
         self.refresh()
 
     @property
@@ -79,18 +82,31 @@ class Log:
             self._read(party)
         return bool(new)
 
-    def accept(self, signed: SignedEntry) -> bool:
-        """Keep the next entry of a party; whether it is new.
+    def accept(self, *entries: SignedEntry, sender: str = "") -> bool:
+        """Keep the next entries of parties; whether one is new.
+
+        Args:
+            entries: what one party has sent.
+            sender: that party. What a client brings of a client that was revoked is refused: of what it signed before,
+                its hub has passed everything on.
 
         Raises:
-            RejectedMessage: it is not what the party signed, or the party signed something else before.
+            RejectedMessage: one is not what the party signed, or the party signed something else before. Those before
+                it are kept.
         """
+        if all(self._is_here(signed) for signed in entries):
+            return False
+        new: list[SignedEntry] = []
         with self._locked():
             self.refresh()
-            if not self._is_next(signed):
-                return False
-            self._write(signed)
-        return True
+            try:
+                for signed in entries:
+                    is_of_clients = role_of(sender) == role_of(signed.entry.party) == "client"
+                    if self._is_next(signed, past=not is_of_clients):
+                        new.append(self._added(signed))
+            finally:
+                self._write(new)
+        return bool(new)
 
     def append(self, party: str, signer: EntrySigner, statement: Statement) -> SignedEntry:
         """Sign a statement as the party's next entry, and keep it; earlier entries stay."""
@@ -101,15 +117,22 @@ class Log:
             now = max(int(self._clock()), previous.time if previous else 0)
             before = previous.digest if previous else NOTHING
             entry = LogEntry(self.federation, party, len(chain), before, now, statement)
-            signed = SignedEntry(entry, *signer.sign(entry.signed))
-            self._write(signed)
+            signed = self._added(SignedEntry(entry, *signer.sign(entry.signed)))
+            self._write([signed])
         return signed
 
     def lacking(self, counts: Mapping[str, int]) -> list[SignedEntry]:
         """What another party does not have yet of the chains that it knows, each in its order."""
         return [entry for party, chain in self.chains.items() if party in counts for entry in chain[counts[party] :]]
 
-    def _is_next(self, signed: SignedEntry) -> bool:
+    def _is_here(self, signed: SignedEntry) -> bool:
+        """Whether it is here already, signature and all: it was checked when it came."""
+        chain, number = self.chains.get(signed.entry.party, []), signed.entry.number
+        return number < len(chain) and chain[number] == signed
+
+    def _is_next(self, signed: SignedEntry, *, past: bool = True) -> bool:
+        if self._is_here(signed):
+            return False
         entry = signed.entry
         where = f"entry {entry.number} of {entry.party}"
         if entry.party not in self.chains:
@@ -121,7 +144,7 @@ class Log:
             return False
         moment = datetime.fromtimestamp(entry.time, UTC)
         try:
-            self.authority.check(entry.party, entry.signed, signed, where, moment, past=True)
+            self.authority.check(entry.party, entry.signed, signed, where, moment, past=past)
         except ForgedCardError as error:
             raise RejectedMessage(str(error)) from None
         if entry.number < len(chain):
@@ -146,35 +169,40 @@ class Log:
         path = self._file(party)
         if not path.exists() or path.stat().st_size == self._sizes[party]:
             return False
-        chain, size = self.chains[party], 0
-        for number, line in plain_lines(path):
-            size += len(line) + 1
-            if number <= len(chain):
-                continue
+        before = self._sizes[party]
+        for number, line in plain_lines(path, before, len(self.chains[party]) + 1):
             try:
                 signed = read_line(line)
                 if signed.entry.party != party or not self._is_next(signed):
                     raise RejectedMessage(f"it is not entry {number - 1} of {party}")
             except RejectedMessage as error:
                 raise ValueError(f"{path}, line {number}: {one_line(str(error), 300)}") from None
-            chain.append(signed)
-        self._sizes[party] = size
-        return True
+            self._added(signed)
+            self._sizes[party] += len(line) + 1
+        return self._sizes[party] > before
 
-    def _write(self, signed: SignedEntry) -> None:
-        party = signed.entry.party
-        line = written(signed) + b"\n"
-        file = os.open(self._file(party), os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            # What a crash has left of a line is none.
-            os.ftruncate(file, self._sizes[party])
-            os.lseek(file, 0, os.SEEK_END)
-            write_all(file, line)
-            os.fsync(file)
-        finally:
-            os.close(file)
-        self.chains[party].append(signed)
-        self._sizes[party] += len(line)
+    def _added(self, signed: SignedEntry) -> SignedEntry:
+        """Put an entry at the end of its chain."""
+        certificate = self._certificates.setdefault(signed.certificate, signed.certificate)
+        self.chains[signed.entry.party].append(SignedEntry(signed.entry, certificate, signed.signature))
+        return signed
+
+    def _write(self, entries: Sequence[SignedEntry]) -> None:
+        """Make entries durable that were added."""
+        lines: dict[str, bytes] = {}
+        for signed in entries:
+            lines[signed.entry.party] = lines.get(signed.entry.party, b"") + written(signed) + b"\n"
+        for party, text in lines.items():
+            file = os.open(self._file(party), os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                # What a crash has left of a line is none.
+                os.ftruncate(file, self._sizes[party])
+                os.lseek(file, 0, os.SEEK_END)
+                write_all(file, text)
+                os.fsync(file)
+            finally:
+                os.close(file)
+            self._sizes[party] += len(text)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -31,10 +32,10 @@ from tdcd.runtime.process.metrics import Metrics
 from tdcd.runtime.process.party import open_transport
 from tdcd.runtime.process.status import links_of
 from tdcd.runtime.storage.status import MOST_BYTES, STATUS, lock, write_status
-from tdcd.runtime.transport.transport import Joined, Received, Transport
-from tdcd.standing.children import start_child
+from tdcd.runtime.transport.transport import Event, Joined, Received, Transport
+from tdcd.standing.children import StepServer, start_child
 from tdcd.standing.home import Home
-from tdcd.standing.jobs import Jobs, JobState, WaitsFor, entries_of, have_all
+from tdcd.standing.jobs import Jobs, JobState, WaitsFor, have_all
 from tdcd.standing.statements import (
     MOST_AT_ONCE,
     Approved,
@@ -49,6 +50,7 @@ from tdcd.standing.statements import (
     written,
 )
 from tdcd.standing.step import EXITS, LEFT, MADE_WAY, RUN, too_little_memory
+from tdcd.standing.step import main as run_step
 
 PATIENCE_S, LONGEST_PATIENCE_S = 10.0, 600.0
 """How long a step waits for a party that stands by, before it makes way; twice as long each time."""
@@ -65,6 +67,8 @@ PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 """How long before it is started again when it has ended; twice as long each time."""
 DESCRIBE_S = 60.0
 """How often the status looks at the clock for what approvals and jobs have expired."""
+MOST_NEWS = 64
+"""Events that a party takes in before it decides."""
 MOST_OPEN, MOST_OVER = 50, 10
 """Jobs that the page shows."""
 _ENDINGS: Mapping[int, Ending] = {0: "finished", 3: "diverged", 2: "refused"}
@@ -108,26 +112,38 @@ class Desk:
         """When it last thought about what to do, by the monotonic clock."""
 
     def step(self, made_way: MadeWay | None = None) -> Called | None:
-        """Act on the next event; the call that the party follows now, if there is one.
+        """Act on the next events; the call that the party follows now, if there is one.
 
         Args:
             made_way: a call that the party has tried to follow before, in vain.
         """
-        news = self.endpoint.transport.receive(TICK_S)
-        if isinstance(news, Received):
-            self._receive(news)
-        elif news is not None:
-            self.endpoint.note_presence(news)
-            self._counts.pop(news.party, None)
-            if isinstance(news, Joined):
-                self._send(news.party, Have(self.home.log.counts))
+        transport, taken = self.endpoint.transport, 0
+        news = transport.receive(TICK_S)
+        # What has come together is thought about once.
+        while news is not None:
+            self._take(news)
+            taken += 1
+            news = transport.receive(0.0) if taken < MOST_NEWS else None
         self.endpoint.look()
         call = None
-        if news is not None or self.home.log.refresh() or time.monotonic() - self.decided_at > DECIDE_S:
+        if taken or self.home.log.refresh() or time.monotonic() - self.decided_at > DECIDE_S:
             self.decided_at = time.monotonic()
+            # A disk that takes nothing is noticed where more depends on it.
+            with suppress(OSError):
+                self.home.keep_public_files()
             call = self._decide(made_way)
         self._announce()
         return call
+
+    def _take(self, news: Event) -> None:
+        """Act on an event."""
+        if isinstance(news, Received):
+            self._receive(news)
+            return
+        self.endpoint.note_presence(news)
+        self._counts.pop(news.party, None)
+        if isinstance(news, Joined):
+            self._send(news.party, Have(self.home.log.counts))
 
     def _receive(self, news: Received) -> None:
         try:
@@ -136,8 +152,7 @@ class Desk:
                 self._counts[news.sender] = message.counts
                 self._exchange(news.sender, message.counts)
                 return
-            for signed in message.entries:
-                self.home.log.accept(signed)
+            self.home.log.accept(*message.entries, sender=news.sender)
         except RejectedMessage as refusal:
             self.endpoint.refuse(news.sender, refusal)
             if self.home.has_joined and is_worth_logging(self.endpoint.refused[news.sender]):
@@ -190,7 +205,8 @@ class Desk:
             self.summary = summary_of(home, jobs, now)
         if not home.has_joined:
             return None
-        for state in jobs.states.values():
+        # To approve one reads on.
+        for state in [*jobs.states.values()]:
             self._judge(jobs, state, now)
         if home.is_hub:
             self._reject(jobs)
@@ -254,7 +270,7 @@ class Desk:
             return None
         if has_tried and time.monotonic() - self._opened_at < LISTEN_S:
             return None
-        wanted = {**entries_of(jobs, state), party: home.log.counts[party]}
+        wanted = {**state.entries, party: home.log.counts[party]}
         ready = [self._is_ready(partner, wanted, (partner, call) in state.started) for partner in partners]
         return call if all(ready) and not self._is_upgraded_too_early(state, partners) else None
 
@@ -431,16 +447,18 @@ class Service:
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Until ``should_stop``."""
-        descriptor = lock(self.home.folder)
-        try:
-            with self._served():
-                while not should_stop():
-                    call = self._stand_by(should_stop)
-                    if call is not None:
-                        self._work(call, should_stop)
-        finally:
-            self._answers.stop()
-            os.close(descriptor)
+        # Before there are threads, and a lock that a copy of this process would hold, too.
+        with closing(StepServer(partial(run_step, self.home), self.home.jobs)) as steps:
+            descriptor = lock(self.home.folder)
+            try:
+                with self._served():
+                    while not should_stop():
+                        call = self._stand_by(should_stop)
+                        if call is not None:
+                            self._work(steps, call, should_stop)
+            finally:
+                self._answers.stop()
+                os.close(descriptor)
 
     def _served(self) -> AbstractContextManager[str | None]:
         """The figures for Prometheus, where the party's file says so."""
@@ -502,36 +520,33 @@ class Service:
                     raise
                 time.sleep(POLL_S)
 
-    def _work(self, call: Called, should_stop: Callable[[], bool]) -> None:
+    def _work(self, steps: StepServer, call: Called, should_stop: Callable[[], bool]) -> None:
         """Run a step in a process of its own, and say how it ended."""
         home = self.home
         if self._made_way is None or self._made_way.call != call:
             self._patience = PATIENCE_S
         state = home.jobs().named(call.job)
-        words = [str(home.path.absolute()), call.job, call.step, str(self._patience)]
         folder, began = home.prepared_folder(state), time.time()
-        with (folder / f"{call.step}.log").open("ab") as file:
-            process = start_child("tdcd.standing.step", words, file, home.own.cores)
+        process = steps.start([call.job, call.step, str(self._patience)], folder / f"{call.step}.log")
         phase = f"{call.step} of job {call.job[:12]}, attempt {call.attempt}"
         self._show({"phase": phase, **self._jobs})
-        assert process.stdin is not None
         measured_at = 0.0
-        with process.stdin:
-            while process.poll() is None:
-                self._answers.look()
-                if time.time() - measured_at > DECIDE_S:
-                    measured_at = time.time()
-                    self._measure_step(folder, call, began)
-                if should_stop():
+        while process.poll() is None:
+            self._answers.look()
+            if time.time() - measured_at > DECIDE_S:
+                measured_at = time.time()
+                self._measure_step(folder, call, began)
+            if should_stop():
+                break
+            if home.log.refresh():
+                jobs = home.jobs()
+                self._jobs = summary_of(home, jobs, time.time())
+                self._show({"phase": phase, **self._jobs})
+                if jobs.named(call.job).call != call:
                     break
-                if home.log.refresh():
-                    jobs = home.jobs()
-                    self._jobs = summary_of(home, jobs, time.time())
-                    self._show({"phase": phase, **self._jobs})
-                    if jobs.named(call.job).call != call:
-                        break
-                time.sleep(POLL_S)
-        # Its standard input has ended, and so does it.
+            time.sleep(POLL_S)
+        # Its input ends, and so does it.
+        process.end_input()
         status = process.wait()
         if status in _ENDINGS:
             event("ended", job=call.job[:12], step=call.step, attempt=call.attempt, ending=_ENDINGS[status])

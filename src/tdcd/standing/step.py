@@ -1,4 +1,4 @@
-"""One party's part of one step of a job, as a process of its own: what ``tdcd align``, ``hub``, ``client`` and
+"""One party's part of one step of a job, as a copy of its service: what ``tdcd align``, ``hub``, ``client`` and
 ``predict`` do.
 
 The party's service has closed its links, and this process opens them. It ends when its service does. It makes way when
@@ -9,7 +9,6 @@ import json
 import math
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from tdcd.runtime.process.party import PartySection, open_transport, run_client,
 from tdcd.runtime.storage.failpoints import arm_as_asked
 from tdcd.runtime.storage.status import STATUS, write_status
 from tdcd.runtime.transport.processes import DOING
-from tdcd.standing.children import end_with_service, lift_memory_limit, limit_memory
+from tdcd.standing.children import end_with_service, lift_memory_limit, limit_cores, limit_memory
 from tdcd.standing.home import Home
 from tdcd.standing.jobs import Jobs, JobState
 
@@ -252,13 +251,15 @@ def too_little_memory(step: str, memory: float) -> str:
     return f"memory = {memory:g}: its part of the step '{step}' takes more GB than that"
 
 
-def main(path: str, name: str, step: str, patience_s: str) -> int:
-    """Run a step; the exit status says how it ended."""
+def main(home: Home, name: str, step: str, patience_s: str) -> int:
+    """Run a step in a copy of the service, whose files are ``home``; the exit status says how it ended."""
     # As by a kill.
     end_with_service(lambda: os._exit(EXITS["interrupted"]))
-    home = Home(Path(path))
+    # Its own file may be another one by now.
+    home = Home(home.path, home.log)
     open_log(home.party)
     limit_memory(home.own.memory)
+    limit_cores(home.own.cores, home.party)
     arm_as_asked()
     making_way = MakingWay(float(patience_s))
     try:
@@ -275,7 +276,3 @@ def main(path: str, name: str, step: str, patience_s: str) -> int:
     event("step over", job=name[:12], step=step, outcome=outcome.status, why=one_line(outcome.reason))
     has_left = step == "train" and outcome.status in LEFT and making_way.is_due()
     return (LEFT if has_left else EXITS)[outcome.status]
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""Parties of one machine as processes: copies of one that has imported everything, so that each starts at once.
+"""Processes as copies of one that has imported everything, so that each starts at once.
 
-A party takes a second of work to import what it needs, and a trial of eight takes longest over that. Where copies of a
-process are not safe, every party is a new interpreter instead.
+A party takes a second of work to import what it needs, and a trial of eight takes longest over that. So does each step
+of a job, in a service. Where copies of a process are not safe, every party of a trial is a new interpreter instead.
 """
 
 import atexit
@@ -14,7 +14,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -113,16 +114,23 @@ class ForkServer:
 
     def start(self, arguments: Sequence[str], log: int, variables: Mapping[str, str]) -> "ForkedProcess":
         """See :func:`start_party`; ``log`` is an open file."""
-        channel, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._control, [_PARTY], [theirs.fileno(), log])
-        wanted = {"arguments": [*arguments], "environment": {**variables}, "folder": str(Path.cwd())}
-        channel.sendall(json.dumps(wanted).encode() + b"\n")
-        return ForkedProcess(channel)
+        return start_copy(self._control, arguments, log, variables)
+
+
+def start_copy(
+    control: socket.socket, arguments: Sequence[str], log: int, variables: Mapping[str, str]
+) -> "ForkedProcess":
+    """Ask the process that :func:`serve` serves at the other end for a copy of it."""
+    channel, theirs = socket.socketpair()
+    with theirs:
+        socket.send_fds(control, [_PARTY], [theirs.fileno(), log])
+    wanted = {"arguments": [*arguments], "environment": {**variables}, "folder": str(Path.cwd())}
+    channel.sendall(json.dumps(wanted).encode() + b"\n")
+    return ForkedProcess(channel)
 
 
 class ForkedProcess:
-    """A copy of the fork server that has become a party."""
+    """A copy of the fork server that has become a party, or a step; its standard input ends when who asked does."""
 
     def __init__(self, channel: socket.socket) -> None:
         """Take the socket on which its parent sends its process id, and later its exit status."""
@@ -166,6 +174,11 @@ class ForkedProcess:
         """See :class:`PartyProcess`."""
         self.send_signal(signal.SIGKILL)
 
+    def end_input(self) -> None:
+        """End its standard input; those that read it leave by that."""
+        if self.poll() is None:
+            self._channel.shutdown(socket.SHUT_WR)
+
 
 @cache
 def _fork_server() -> ForkServer:
@@ -174,8 +187,12 @@ def _fork_server() -> ForkServer:
     return server
 
 
-def serve(control: socket.socket) -> None:
-    """Start a party whenever one is asked for; returns in the party's own process alone."""
+def serve(control: socket.socket, prepare: Callable[[], object] = lambda: None) -> None:
+    """Start a party whenever one is asked for; returns in the party's own process alone.
+
+    Args:
+        prepare: called each time before the process is copied.
+    """
     # The process that watches over a party ends after it; no process waits for that.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()
@@ -183,6 +200,7 @@ def serve(control: socket.socket) -> None:
         asked, files, _, _ = socket.recv_fds(control, 1, 2)
         if not asked:
             sys.exit()
+        prepare()
         if asked == _JAX:
             importlib.import_module("jax")
             continue
@@ -201,10 +219,14 @@ def _begin(channel: int, log: int) -> None:
         party = os.fork()
         if party:
             os.close(log)
-            asker.sendall(b"%d\n" % party)
+            # Who asked may have ended by now.
+            with suppress(OSError):
+                asker.sendall(b"%d\n" % party)
             _, status = os.waitpid(party, 0)
-            asker.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+            with suppress(OSError):
+                asker.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
             os._exit(0)
+        os.dup2(asker.fileno(), 0)
     os.setsid()
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -21,6 +21,11 @@ HANDSHAKE_LEASES = 4
 BATCH_BYTES = 2**15
 """What zenoh writes at a time; a receiver gives a link up that takes longer than the lease for so much."""
 
+BATCHES = 16
+"""What a link holds that is not written yet, zenoh's most; 2 by default. The one thread that writes also answers what a
+party asks that arrives: it waits for room that it alone could make, until the link is closed as one that stalls. With
+2, of ten hubs that all come at once, one was so for half a minute nearly every time."""
+
 PIECE_BYTES = BATCH_BYTES - 1024
 """The largest piece of a message, with room for zenoh's own fields."""
 
@@ -169,7 +174,10 @@ def _links(endpoints: Mapping[str, list[str]], max_message_bytes: int, lease_s: 
                 "tx": {
                     "lease": lease_ms,
                     "batch_size": BATCH_BYTES,
-                    "queue": {"congestion_control": {"block": {"wait_before_close": 1000 * STALL_LEASES * lease_ms}}},
+                    "queue": {
+                        "size": {"data": BATCHES},
+                        "congestion_control": {"block": {"wait_before_close": 1000 * STALL_LEASES * lease_ms}},
+                    },
                 },
             },
         },

@@ -126,6 +126,8 @@ CLOSING_S = 10.0
 """How long a thread may take to notice that the session is closed."""
 DIALLING_S = (0.2, 0.3, 0.45, 0.7, 1.0, 1.5, 2.0)
 """How long a client waits after each time that its hub could not be reached; the last one from then on."""
+MOST_PORTS = 5
+"""How many ports a hub tries behind its guard."""
 LAST, MORE = b"last", b"more"
 """What a piece is: the last of its message, or not."""
 MOST_ATTACHED_BYTES = 80
@@ -246,7 +248,7 @@ class ZenohTransport:
             self._dialler.start()
             return
         try:
-            session = _open(party, settings)
+            session, inner = _open_hub(party, settings, inner)
         except BaseException:
             if self._guard is not None:
                 self._guard.close()
@@ -537,6 +539,19 @@ def pieces(data: bytes, size: int) -> Iterator[tuple[bytes, bool]]:
     """
     for start in range(0, max(len(data), 1), size):
         yield data[start : start + size], start + size >= len(data)
+
+
+def _open_hub(party: str, settings: Mapping[str, Any], inner: int | None) -> tuple[zenoh.Session, int | None]:
+    """A hub's session and its port behind a guard: another one, where any process has taken the port meanwhile."""
+    for _ in range(MOST_PORTS - 1):
+        try:
+            return _open(party, settings), inner
+        except OSError:
+            if inner is None:
+                raise
+            inner = loopback_port()
+            settings["listen"]["endpoints"][:] = [f"tls/127.0.0.1:{inner}"]
+    return _open(party, settings), inner
 
 
 def _open(party: str, settings: Mapping[str, Any]) -> zenoh.Session:
