@@ -1,3 +1,4 @@
+# ruff: noqa
 """A prototype: one model of all rows, then each pattern of presence on its own."""
 
 import argparse
@@ -26,7 +27,9 @@ def friedman(folder: Path) -> Any:
     rows = pd.DataFrame(x, columns=[f"x{i}" for i in range(10)])
     # Columns that tell something of the partner's.
     rows["x6"] = 0.6 * x[:, 3] + 0.4 * x[:, 6]
-    return Job(rows, (y - y.mean()) / y.std(), {"a": ["x0", "x1", "x4", "x6", "x7"], "b": ["x2", "x3", "x5", "x8", "x9"]})
+    return Job(
+        rows, (y - y.mean()) / y.std(), {"a": ["x0", "x1", "x4", "x6", "x7"], "b": ["x2", "x3", "x5", "x8", "x9"]}
+    )
 
 
 def made(folder: Path) -> Any:
@@ -34,7 +37,9 @@ def made(folder: Path) -> Any:
 
     from benchmarks.missing_rows import Job
 
-    x, y = make_classification(20000, 20, n_informative=12, n_redundant=4, n_clusters_per_class=4, flip_y=0.1, class_sep=0.7, random_state=3)
+    x, y = make_classification(
+        20000, 20, n_informative=12, n_redundant=4, n_clusters_per_class=4, flip_y=0.1, class_sep=0.7, random_state=3
+    )
     rows = pd.DataFrame(x, columns=[f"x{i}" for i in range(20)])
     order = np.random.default_rng(0).permutation(20)
     return Job(rows, y, {"a": [f"x{i}" for i in order[:10]], "b": [f"x{i}" for i in order[10:]]})
@@ -69,7 +74,13 @@ def restricted(federation: Any, train: Any, test: Any, silos: Any = None) -> Any
             )
         )
     terms = replace(federation.terms, label_silo=federation.terms.label_silo if len(made) > 1 else None)
-    return replace(federation, silos=tuple(made), labels=federation.labels[train], test_labels=federation.test_labels[test], terms=terms)
+    return replace(
+        federation,
+        silos=tuple(made),
+        labels=federation.labels[train],
+        test_labels=federation.test_labels[test],
+        terms=terms,
+    )
 
 
 def with_former(federation: Any, blocks: Mapping[str, Any]) -> Any:
@@ -79,7 +90,9 @@ def with_former(federation: Any, blocks: Mapping[str, Any]) -> Any:
     return replace(
         federation,
         silos=tuple(
-            replace(silo, former=FormerBlock("", {k: np.asarray(v) for k, v in named_leaves(blocks[silo.name]).items()}))
+            replace(
+                silo, former=FormerBlock("", {k: np.asarray(v) for k, v in named_leaves(blocks[silo.name]).items()})
+            )
             for silo in federation.silos
         ),
     )
@@ -194,7 +207,9 @@ def one(name: str, overlap: float, seed: int, rounds: int, patience: int, scales
             variant = replace(variant, knowledge=Variant().knowledge)
         settings = replace(shared.settings, batch_size=min(shared.settings.batch_size, given.num_samples))
         begun = with_former(given, dict(zip(names, start, strict=True)))
-        finished = train_plan(shared._replace(federation=begun, blocks=blocks, settings=settings, variant=variant, assembled=None))
+        finished = train_plan(
+            shared._replace(federation=begun, blocks=blocks, settings=settings, variant=variant, assembled=None)
+        )
         after = [finished.blocks.get(name, old) for name, old in zip(names, start, strict=True)]
         label = f"finish {scale:g}"
         found[f"{kind}, {label} rounds"] = [finished.round, finished.n_iter]
@@ -228,9 +243,7 @@ def main() -> None:
     ]
     # The longest first.
     with ProcessPoolExecutor(given.workers) as pool:
-        waiting = {
-            pool.submit(one, *job, given.rounds, given.patience, given.scales): job for job in jobs
-        }
+        waiting = {pool.submit(one, *job, given.rounds, given.patience, given.scales): job for job in jobs}
         from concurrent.futures import as_completed
 
         for done in as_completed(waiting):
