@@ -11,11 +11,12 @@ from tdcd.federation.placement import Padding, Placer, holders, place, place_ali
 pytestmark = pytest.mark.quick
 
 
-def draw(seed, num_samples, num_clients, batch_size, num_rounds=3, local_steps=2):
-    """Minibatches, and an owner for each sample; every client owns one."""
+def draw(seed, num_samples, num_clients, batch_size, num_rounds=3, local_steps=2, lacking=0.0):
+    """Minibatches, and an owner for each sample, or -1 for a share of them; every client owns one."""
     rng = np.random.default_rng(seed)
     owner = rng.permutation(np.concatenate([np.arange(num_clients), rng.integers(0, num_clients, num_samples)]))
     owner = owner[: max(num_samples, num_clients)].astype(np.int32)
+    owner[rng.random(len(owner)) < lacking] = -1
     owner[rng.permutation(len(owner))[:num_clients]] = np.arange(num_clients)
     ids = batch_ids(
         seed, range(num_rounds), num_samples=len(owner), batch_size=min(batch_size, len(owner)), local_steps=local_steps
@@ -27,8 +28,9 @@ problems = st.builds(
     draw,
     seed=st.integers(0, 2**31),
     num_samples=st.integers(1, 60),
-    num_clients=st.integers(1, 7),
+    num_clients=st.integers(1, 7) | st.integers(15, 20),
     batch_size=st.integers(1, 40),
+    lacking=st.sampled_from([0.0, 0.3, 0.9]),
 )
 
 
@@ -57,7 +59,11 @@ def test_positions_and_slots_undo_each_other(problem, spare):
             # A client's rows keep the order of the minibatch.
             mine = positions[r, k, e, : counts[r, k, e]].tolist()
             assert mine == sorted(mine)
-        assert sorted(seen) == list(range(ids.shape[2]))
+        # Samples that no client holds have no row.
+        held = np.flatnonzero(owner[ids[r, e]] >= 0)
+        assert sorted(seen) == held.tolist()
+        assert (np.delete(slots[r, e], held) == ids.shape[2]).all()
+        assert (rows[r, e, len(held) :] == 0).all()
 
 
 @given(problems)
@@ -103,7 +109,7 @@ def test_paddings_fit_every_round_and_depend_on_that_round_alone(problem):
     assert widths.shape == (len(ids),)
     assert (widths >= counts.max(axis=(1, 2))).all()
     assert (widths >= placer.usual).all()
-    assert (widths <= min(np.bincount(owner).max(), ids.shape[2])).all()
+    assert (widths <= min(np.bincount(owner[owner >= 0]).max(), ids.shape[2])).all()
     for r in range(len(ids)):
         assert placer.levels(counts[r : r + 1])[0] == levels[r]
 

@@ -41,8 +41,8 @@ class LinearWithStandIns(Linear):
     r"""A linear block and a linear function for each silo that may be absent.
 
     With the marks :math:`a_s` of a row, phi is :math:`w^\top x + \sum_s a_s (c_s + v_s^\top x)`: the product of the row
-    :math:`[x, a_1, a_1 x, a_2, a_2 x, \dots, 1]` with the weights. That row is never made: one pass over x gives its
-    products with w and all v, and one pass the gradients.
+    :math:`[x, a_1, a_1 x, a_2, a_2 x, \dots, 1]` with the weights. That row is never made: x is multiplied by w, and by
+    each v, which for one output is faster than by all of them at once.
     """
 
     num_stand_ins: int
@@ -64,24 +64,19 @@ class LinearWithStandIns(Linear):
         end = len(weight) - self.num_ones
         of_stand_ins = weight[own:end].reshape(count, 1 + own, outputs)
         # The constants are the weights of the marks themselves.
-        main = library.concatenate([weight[:own], of_stand_ins[:, 0], weight[end:]])
+        total = product(features, library.concatenate([weight[:own], of_stand_ins[:, 0], weight[end:]]))
         nothing = library.zeros((features.shape[-1] - own, outputs), weight.dtype)
-        functions = [library.concatenate([of_stand_ins[place, 1:], nothing]) for place in range(count)]
-        parts = product(features, library.concatenate([main, *functions], axis=1))
-        total = parts[:, :outputs]
         for place in range(count):
-            added = parts[:, outputs * (1 + place) : outputs * (2 + place)]
-            total = total + features[:, own + place, None] * added
+            function = library.concatenate([of_stand_ins[place, 1:], nothing])
+            total = total + features[:, own + place, None] * product(features, function)
         return total
 
     def weighted_sum(self, features: Array, slopes: Array) -> Tree:
         """See :meth:`Linear.weighted_sum`."""
-        count, own, outputs = self.num_stand_ins, self._num_own(features.shape[-1]), slopes.shape[-1]
+        count, own, library = self.num_stand_ins, self._num_own(features.shape[-1]), library_of(slopes)
+        main = product(features.T, slopes)
         marks = [features[:, own + place, None] for place in range(count)]
-        library = library_of(slopes)
-        sums = product(features.T, library.concatenate([slopes, *(mark * slopes for mark in marks)], axis=1))
-        main = sums[:, :outputs]
-        functions = [sums[:own, outputs * (1 + place) : outputs * (2 + place)] for place in range(count)]
+        functions = [product(features.T, mark * slopes)[:own] for mark in marks]
         each = [part for place in range(count) for part in (main[own + place, None], functions[place])]
         return {"weight": library.concatenate([main[:own], *each, main[own + count :]])}
 

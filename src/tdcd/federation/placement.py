@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+FEW_CLIENTS = 16
+"""Of so many clients, rows are counted client by client: each count is one pass over small numbers."""
+
 
 class Placement(NamedTuple):
     """One silo's view of some minibatches, as rectangular arrays that a compiled program can take.
@@ -26,52 +29,64 @@ class Placement(NamedTuple):
     """``[R, E, B]``: where in ``rows`` each sample of the minibatch is; on several hosts, see :func:`padded_slots`."""
 
 
-def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
+def holders(ids: NDArray[np.int32], owner: NDArray[np.integer[Any]], num_clients: int) -> NDArray[np.int32]:
     """``[R, K, E]``: how many samples of each minibatch ``ids[r, e]`` each client holds."""
-    num_rounds, num_minibatches, batch_size = ids.shape
-    owners = owner[ids]
-    if num_clients == 1 and owners.min() >= 0:
-        return np.full((num_rounds, 1, num_minibatches), batch_size, np.int32)
+    owners = owner.take(ids)
+    if num_clients <= FEW_CLIENTS:
+        counts = [np.count_nonzero(owners == client, axis=2) for client in range(num_clients)]
+        return np.stack(counts, axis=1).astype(np.int32)
     # The first cell of each minibatch is that of samples that no client holds.
+    num_rounds, num_minibatches, _ = ids.shape
     size = 1 + num_clients
     cells = 1 + size * np.arange(num_rounds * num_minibatches, dtype=np.int64).reshape(num_rounds, num_minibatches, 1)
-    counts = np.bincount((cells + owners).ravel(), minlength=size * num_rounds * num_minibatches)
-    by_minibatch = counts.reshape(num_rounds, num_minibatches, size)[..., 1:]
+    by_cell = np.bincount((cells + owners).ravel(), minlength=size * num_rounds * num_minibatches)
+    by_minibatch = by_cell.reshape(num_rounds, num_minibatches, size)[..., 1:]
     return by_minibatch.transpose(0, 2, 1).astype(np.int32)
 
 
-def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
+def place(ids: NDArray[np.int32], owner: NDArray[np.integer[Any]], counts: NDArray[np.int32], width: int) -> Placement:
     """Lay the minibatches ``ids`` ``[R, E, B]`` out over the clients, padded to ``width`` P rows each.
 
     Args:
-        owner: ``[M]``, which client holds each sample; -1 for none. Those samples come last in ``rows``.
+        owner: ``[M]``, which client holds each sample; -1 for none. Those samples have no place in ``rows``, which ends
+            with the number 0 in their stead, and B in ``slots``: the work is that of the rows that the silo has.
         counts: from :func:`holders`; none may exceed ``width``.
     """
     num_rounds, num_clients, num_minibatches = counts.shape
     batch_size, lacks = ids.shape[2], counts.sum() < ids.size
     if num_clients == 1 and width == batch_size and not lacks:
-        order = np.broadcast_to(np.arange(batch_size, dtype=np.int32), ids.shape)
-        return Placement(order[:, None], counts, ids, order)
-    # Client numbers below 65536 sort by radix, several times faster than wider ones. No client, -1, comes last.
-    owners = owner[ids].astype(np.uint16 if num_clients < 1 << 16 else np.uint32).reshape(-1, batch_size)
-    order = np.argsort(owners, axis=1, kind="stable").astype(np.int32)
-    sizes = counts.transpose(0, 2, 1).reshape(-1)
-    start = np.cumsum(sizes) - sizes
-    place_in_cell = (np.arange(sizes.sum()) - np.repeat(start, sizes)).astype(np.int32)
-    cell = np.repeat(np.arange(sizes.size, dtype=np.int64), sizes)
-    positions = np.zeros((sizes.size, width), np.int32)
-    held = counts.sum(axis=1).reshape(-1, 1)
-    of_clients = order[np.arange(batch_size) < held] if lacks else order.ravel()
-    positions.ravel()[cell * width + place_in_cell] = of_clients
-    slots = np.empty_like(order)
-    np.put_along_axis(slots, order, np.arange(batch_size, dtype=np.int32)[None], axis=1)
+        unmoved = np.broadcast_to(np.arange(batch_size, dtype=np.int32), ids.shape)
+        return Placement(unmoved[:, None], counts, ids, unmoved)
+    sizes = counts.transpose(0, 2, 1).reshape(-1, num_clients)
+    owners, every = owner.take(ids).reshape(-1, batch_size), np.arange(batch_size)
+    starts = batch_size * np.arange(len(sizes))
+    # Where the clients' rows are among all samples and in their minibatch, and where ``rows`` has them.
+    if lacks:
+        held = sizes.sum(axis=1)
+        number = _held_places(owners, num_clients)
+        order = number - np.repeat(starts, held)
+        ranks = np.arange(len(number)) - np.repeat(np.cumsum(held) - held, held)
+        rows = np.zeros(ids.shape, ids.dtype)
+        rows.reshape(-1, batch_size)[every < held[:, None]] = ids.reshape(-1)[number]
+    else:
+        # Numbers of 8 and 16 bits sort by radix, several times faster than wider ones.
+        order = np.argsort(owners.astype(np.min_scalar_type(num_clients)), axis=1, kind="stable")
+        number, ranks = order + starts[:, None], every
+        rows = ids.reshape(-1)[number].reshape(ids.shape)
+    positions = np.zeros((len(sizes), num_clients, width), np.int32)
+    positions[np.arange(width) < sizes[..., None]] = order.reshape(-1)
+    slots = np.full(ids.size, batch_size, np.int32)
+    slots[number] = ranks
     by_minibatch = positions.reshape(num_rounds, num_minibatches, num_clients, width)
-    return Placement(
-        np.ascontiguousarray(by_minibatch.transpose(0, 2, 1, 3)),
-        counts,
-        np.take_along_axis(ids, order.reshape(ids.shape), axis=2),
-        slots.reshape(ids.shape),
-    )
+    return Placement(np.ascontiguousarray(by_minibatch.transpose(0, 2, 1, 3)), counts, rows, slots.reshape(ids.shape))
+
+
+def _held_places(owners: NDArray[np.integer[Any]], num_clients: int) -> NDArray[np.intp]:
+    """Where in ``owners`` ``[n, B]`` the samples are that clients hold: minibatch by minibatch, client by client."""
+    flat = owners.reshape(-1)
+    held = np.flatnonzero(flat >= 0)
+    cells = flat[held] + num_clients * (held // owners.shape[1])
+    return held[np.argsort(cells.astype(np.min_scalar_type(num_clients * len(owners))), kind="stable")]
 
 
 def padded_slots(placement: Placement) -> NDArray[np.int32]:
@@ -144,7 +159,8 @@ class Placer:
 
     def __init__(self, owner: NDArray[np.int32], batch_size: int, num_clients: int = 0) -> None:
         """Take ``[M]`` ``owner``, which client holds each sample, B, and K if the last clients hold nothing."""
-        self.owner = owner
+        # Looked up for every sample of every minibatch: the smaller the numbers, the more of them are in the cache.
+        self.owner = owner.astype(np.min_scalar_type(-1 - int(owner.max(initial=0))))
         held = np.bincount(owner[owner >= 0], minlength=num_clients)
         self.num_clients = len(held)
         self.padding = Padding(int(held.max()), len(owner), batch_size)

@@ -136,6 +136,8 @@ class ClientsProgram:
     """Local steps that are compiled one after another into the loop's body, which is faster if they are tiny."""
     num_rows: tuple[int, ...]
     """Per silo, M_j: M, or fewer where it lacks samples."""
+    lacks: tuple[bool, ...]
+    """Per silo, whether it lacks some."""
     ones: tuple[int | None, ...]
     """Per silo, where the column of ones is that stays when it is dropped; see :func:`tdcd.blocks.absent.ones_left`."""
     marks: tuple[Marks | None, ...]
@@ -252,7 +254,7 @@ class ClientsProgram:
             features = features.swapaxes(0, 1).reshape(len(own.ids), -1, *features.shape[3:])
         sent = algorithm.phi(block, features, apply=phi_in_portions(self.blocks[silo]))
         every = self.devices.gather(sent, axis=1)
-        if every.shape[1] < slots.shape[1]:
+        if self.lacks[silo]:
             # Of samples that the silo lacks, phi is zero.
             every = jnp.pad(every, [(0, 0), (0, 1), (0, 0)])
             slots = jnp.minimum(slots, every.shape[1] - 1)
@@ -618,6 +620,7 @@ class ClientsEngine:
             together=not cpu,
             unroll=min(5, settings.local_steps) if numbers < TINY and not is_batch else 1,
             num_rows=tuple(silo.num_rows for silo in problem.federation.silos),
+            lacks=tuple(silo.num_rows < problem.federation.num_samples for silo in problem.federation.silos),
             ones=tuple(
                 ones_left(block, silo.num_rows, problem.federation.num_samples)
                 for block, silo in zip(problem.blocks, problem.federation.silos, strict=True)
@@ -745,13 +748,7 @@ class ClientsEngine:
             return [*placements]
         most = max(int(placement.counts.sum(axis=1).max()) for placement in placements)
         width = room.enough_for(most)
-        return [
-            placement._replace(
-                rows=placement.rows[..., :width],
-                slots=np.where(placement.slots < width, placement.slots, placement.slots.shape[-1]),
-            )
-            for placement in placements
-        ]
+        return [placement._replace(rows=placement.rows[..., :width]) for placement in placements]
 
     def _put(self, placements: Sequence[Placement]) -> Placement:
         """One silo's placements of all runs, on the devices."""
@@ -773,6 +770,7 @@ def _renumbered(ids: NDArray[np.int32], rounds: int) -> NDArray[np.int32]:
 
 def _with_rows(placement: Placement, ids: NDArray[np.int32]) -> Placement:
     """The placement of minibatches in which samples have other numbers."""
-    rows = np.empty_like(ids)
+    # Samples that the silo lacks go past the end.
+    rows = np.zeros((*ids.shape[:2], ids.shape[2] + 1), ids.dtype)
     np.put_along_axis(rows, placement.slots, ids, axis=2)
-    return placement._replace(rows=rows)
+    return placement._replace(rows=rows[..., :-1])
