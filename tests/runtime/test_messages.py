@@ -117,7 +117,7 @@ def test_a_reason_that_quotes_half_a_character_is_told():
 def test_a_message_of_another_protocol_says_so():
     data = encode(GENUINE)
     for other in (signed(b"tdcd\x01\0\0\0" + data[24:]), signed(data[32:]), signed(b"{}"), signed(b"")):
-        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 11: run the same version of tdcd"):
+        with pytest.raises(RejectedMessage, match=r"^it is not a message of protocol 12: run the same version of tdcd"):
             decode(other, sender="a", receiver="b")
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from tdcd.runtime.messages.messages import AnyMessage
 from tdcd.runtime.messages.structure import DTYPES, MOST_NUMBERS, Message
 
-PROTOCOL = 11
+PROTOCOL = 12
 """The version of messages. Parties of different protocols have no link."""
 FORMAT = 5
 """The version of files and of the digests in them. A version continues runs whose checkpoints have its format."""
