@@ -45,7 +45,7 @@ MESSAGES = st.one_of(
     st.builds(
         Enrol,
         **HEADER,
-        protocol=st.integers(0, 11),
+        protocol=st.integers(0, 12),
         session=SHORT,
         config=SETTINGS,
         ids=st.lists(SHORT, max_size=3),

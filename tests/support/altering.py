@@ -7,7 +7,7 @@ import msgspec
 from tdcd.runtime.messages.structure import Array
 from tdcd.runtime.messages.wire import encode
 
-MAGIC = b"tdcd\x0b\0\0\0"
+MAGIC = b"tdcd\x0c\0\0\0"
 HEADER = ("sender", "receiver", "round", "run")
 
 

@@ -19,9 +19,8 @@ block       client to hub  the client's block after its local steps             
 Where steps are scaled by the silos' curvature, clients send their hub ``products`` of their features once, before round
 0. An evaluation sends ``evaluated``, the hub's block, down, and ``scores`` up and between hubs.
 
-Where they are scaled and every sample is in each step, hubs send each other ``step_products`` with phi, of which mixtures
-follow (:mod:`tdcd.core.family.mixing`); their sums come back with the slopes from a silo that alone has labels, as
-``step_sums``.
+Where steps are scaled, on every sample, hubs send each other ``step_products`` with phi, from which
+mixtures follow (:mod:`tdcd.core.family.mixing`); a silo that alone has labels sends ``step_sums`` with the slopes.
 
 Some evaluations have a certificate (:mod:`tdcd.core.certificate`): ``gram`` between hubs, from which the weights
 follow (the ``mixture``); ``witness``, blocks, down, and ``witness_scores`` up and between hubs; ``residual``, every

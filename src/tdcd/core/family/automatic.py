@@ -74,7 +74,8 @@ def automatic(
     if is_scalable:
         steps = 1 if steps == AUTO else steps
         sends_numbers = type(variant.block_exchange) is WholeBlock and variant.encrypted is None
-        step_size = REACH / steps if steps > 1 else FAR if sends_numbers else 1.0
+        is_scaled = type(variant.hub_update) is Average
+        step_size = REACH / steps if steps > 1 else FAR if sends_numbers and is_scaled else 1.0
         batch = MOST_SAMPLES if variant.encrypted is None else ENCRYPTED_SAMPLES
         # Blocks that are D rounds old overshoot as if there were so many more.
         late = 1 + variant.timing.depth

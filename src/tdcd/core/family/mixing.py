@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tdcd.core.lazy import Array, jax, library_of
+from tdcd.core.lazy import jax, library_of
 
 REMEMBERED = 24
 """The rounds whose models are mixed at most."""
@@ -36,11 +36,13 @@ FIRST, FIRST_OF_PARABOLAS = 2 * EVERY, EVERY
 WIDTH = 1 + REMEMBERED
 """The numbers that a hub sends: how many rounds it remembers, and the products, the newest round first."""
 
-Memory = dict[str, Array]
-"""A hub's part: blocks and whitened gradients of its last rounds, in a ring; of all hubs, the sums of their products."""
+Numbers = Any
+"""An array of JAX or of NumPy."""
+Memory = dict[str, Any]
+"""A hub's blocks and whitened gradients of its last rounds, in a ring, and the sums of all hubs' products of these."""
 
 
-def start(weight: Array, drift: float = DRIFT) -> Memory | None:
+def start(weight: Numbers, drift: float = DRIFT) -> Memory | None:
     """Nothing remembered; None for a block that is too large to remember."""
     if 2 * REMEMBERED * weight.size * weight.dtype.itemsize > MIXING_BYTES or not weight.size:
         return None
@@ -55,7 +57,7 @@ def forgotten(memory: Memory) -> Memory:
     return {**memory, **{name: np.zeros_like(np.asarray(memory[name])) for name in ("count", "met")}}
 
 
-def products(memory: Memory | None, dtype: Any, largest: float = np.inf) -> Array:
+def products(memory: Memory | None, dtype: Any, largest: float = np.inf) -> Numbers:
     """What a hub sends before the steps of a round, ``[WIDTH]``: the products of its newest gradient.
 
     Args:
@@ -76,12 +78,12 @@ def products(memory: Memory | None, dtype: Any, largest: float = np.inf) -> Arra
     return library.where((abs(found) <= limit).all(), sent, _none(library, found.dtype))
 
 
-def _none(library: Any, dtype: Any) -> Array:
+def _none(library: Any, dtype: Any) -> Numbers:
     """What a hub sends that remembers nothing: no sum with it is the right one."""
     return library.concatenate([library.full(1, -1, dtype), library.zeros(REMEMBERED, dtype)])
 
 
-def met(memory: Memory | None, total: Array, num_silos: int) -> Memory | None:
+def met(memory: Memory | None, total: Numbers, num_silos: int) -> Memory | None:
     """The memory with the sum of all silos' :func:`products`.
 
     Unless all remember as many rounds as this hub, it forgets its own: all others do so, too.
@@ -91,7 +93,8 @@ def met(memory: Memory | None, total: Array, num_silos: int) -> Memory | None:
     count = memory["count"]
     library = library_of(memory["products"])
     newest_first = (count - 1 - library.arange(REMEMBERED)) % REMEMBERED
-    sums = _set(_set(memory["products"], (newest_first[0], newest_first), total[1:]), (newest_first, newest_first[0]), total[1:])
+    sums = _set(memory["products"], (newest_first[0], newest_first), total[1:])
+    sums = _set(sums, (newest_first, newest_first[0]), total[1:])
     agree = total[0] == num_silos * count
     count = library.where(agree, count, 0)
     return _arrays({**memory, "products": sums, "count": count, "met": count})
@@ -100,15 +103,15 @@ def met(memory: Memory | None, total: Array, num_silos: int) -> Memory | None:
 class Step(NamedTuple):
     """What a hub is about to do without mixing."""
 
-    block: Array
+    block: Numbers
     """Where the round began, ``[D, C]``."""
-    whitened: Array
+    whitened: Numbers
     """Its gradient there."""
-    moved: Array
+    moved: Numbers
     """Where the step leads."""
 
 
-def mixed(memory: Memory, step: Step, root: Array, step_size: Array) -> tuple[Array, Array, Memory]:
+def mixed(memory: Memory, step: Step, root: Numbers, step_size: Numbers) -> tuple[Numbers, Numbers, Memory]:
     r"""Where the hub continues, whether that is from a mixture, and the memory with one more round.
 
     Args:
@@ -123,7 +126,7 @@ def mixed(memory: Memory, step: Step, root: Array, step_size: Array) -> tuple[Ar
     # The new gradient's products are not known yet.
     is_due = (memory["met"] == count) & ((count + 1) % EVERY == 0) & (count + 1 >= first)
 
-    def continued() -> tuple[Array, Array]:
+    def continued() -> tuple[Numbers, Numbers]:
         age = (count - library.arange(REMEMBERED)) % REMEMBERED
         parts = combination(memory["products"], (age > 0) & (age <= count), memory["drift"])
         newest = blocks[(count - 1) % REMEMBERED]
@@ -134,18 +137,20 @@ def mixed(memory: Memory, step: Step, root: Array, step_size: Array) -> tuple[Ar
         return library.where(is_good, moved, step.moved), is_good
 
     if library is np:
-        moved, is_mixed = continued() if is_due else (step.moved, np.False_)
+        with np.errstate(all="ignore"):
+            moved, is_mixed = continued() if is_due else (step.moved, np.False_)
     else:
         moved, is_mixed = jax.lax.cond(is_due, continued, lambda: (step.moved, jax.numpy.asarray(False)))
     return moved, is_mixed, after
 
 
-def combination(products: Array, known: Array, drift: Array) -> Array:
+def combination(products: Numbers, known: Numbers, drift: Numbers) -> Numbers:
     """How much of each model to take, ``[m]``, from the inner products of their gradients, ``[m, m]``.
 
     The parts add up to 1 and may be negative; they are zero where nothing is known.
 
-    >>> combination(np.array([[1.0, -1.0, 9.0], [-1.0, 1.0, 9.0], [9.0, 9.0, 9.0]]), np.array([True, True, False]), 0.01)
+    >>> products = np.array([[1.0, -1.0, 9.0], [-1.0, 1.0, 9.0], [9.0, 9.0, 9.0]])
+    >>> combination(products, np.array([True, True, False]), np.array(0.01)).round(6)
     array([0.5, 0.5, 0. ])
     """
     library = library_of(products)
@@ -165,7 +170,7 @@ def combination(products: Array, known: Array, drift: Array) -> Array:
     return library.where(is_good, parts / library.where(is_good, total, 1), np.nan).astype(products.dtype)
 
 
-def _solved(library: Any, matrix: Array, right: Array) -> Array:
+def _solved(library: Any, matrix: Numbers, right: Numbers) -> Numbers:
     if library is not np:
         return jax.numpy.linalg.solve(matrix, right)
     try:
@@ -174,17 +179,16 @@ def _solved(library: Any, matrix: Array, right: Array) -> Array:
         return np.full_like(right, np.nan)
 
 
-def times(matrix: Array, vectors: Array) -> Array:
+def times(matrix: Numbers, vectors: Numbers) -> Numbers:
     """A symmetric matrix, or a diagonal, times the columns ``[D, C]``."""
     if matrix.ndim == 1:
         return matrix[:, None] * vectors
     if library_of(vectors) is np:
-        product: Array = matrix @ vectors
-        return product
+        return matrix @ vectors
     return jax.numpy.matmul(matrix, vectors, precision=jax.lax.Precision.HIGHEST)
 
 
-def _set(ring: Array, place: Any, new: Array) -> Array:
+def _set(ring: Numbers, place: Any, new: Numbers) -> Numbers:
     """The array with other numbers in a place; one that was handed out stays as it is."""
     if library_of(ring) is np and library_of(new) is np:
         changed = ring.copy()

@@ -21,6 +21,9 @@ block, in the scaled norms, and takes longer steps where that is little:
 
 That is the rule of adaptive gradient descent (Malitsky and Mishchenko, 2020) with a floor. Nothing is sent for it.
 
+Every few rounds a step begins at a mixture of the last rounds' models in place of the last one
+(:mod:`tdcd.core.family.mixing`), and momentum starts anew.
+
 The hub also remembers the blocks and the gradients of its last rounds: certificates are made of them
 (:mod:`tdcd.core.certificate`).
 """
@@ -200,7 +203,8 @@ class Scaled:
 
     def products(self, state: UpdateState, largest: float = np.inf) -> Array:
         """What a hub sends the others before a step, see :func:`mixing.products`."""
-        return mixing.products(state.get("mixing"), state["root"].dtype, largest)
+        sent: Array = mixing.products(state.get("mixing"), state["root"].dtype, largest)
+        return sent
 
     def met(self, state: UpdateState, total: Array, num_silos: int) -> UpdateState:
         """The state with the sum of all silos' :meth:`products`; without it a step is never from a mixture."""
@@ -253,7 +257,7 @@ class Scaled:
     def window(self, state: UpdateState, delay: int = 0) -> Window | None:
         r"""The last rounds, as far as they are remembered.
 
-        Gradients are differences of rounded blocks. Where rounds overlap by D, they are also those of other silos'
+        Gradients are differences of rounded blocks, and of rounded scores. Where rounds overlap by D, they are also those of other silos'
         blocks of D rounds before, and so off by what these blocks have moved since then. A hub knows that of its own
         block, :math:`\Delta_k`, and how far it reaches at most: the gradients of a silo with the same curvature would
         be off by :math:`a\, \Delta_k^\top A_j \Delta_l` in their products, with a the mean of A's diagonal.
@@ -270,7 +274,7 @@ class Scaled:
             return None
         last_first = (steps - 1 - np.arange(count)) % rounds
         blocks, gradients = (known[name][last_first].astype(np.float64) for name in ("blocks", "gradients"))
-        errors = np.diag((epsilon / self.reach) ** 2 * np.einsum("mdc,mdc->m", blocks, blocks))
+        errors = np.diag((epsilon / min(self.reach, 1.0)) ** 2 * np.einsum("mdc,mdc->m", blocks, blocks))
         if delay:
             count -= delay
             moved = blocks[:count] - blocks[delay:]

@@ -101,7 +101,7 @@ class HubBlock:
         """What is sent of the newest gradient with phi."""
         return self._compute.products_part(round_index, self._memory)
 
-    def meet(self, total: NDArray[Any]) -> None:
+    def meet(self, total: Any) -> None:
         """Take the sum of what all hubs sent of their newest gradients."""
         self._memory = self._variant.met(self._memory, total, self._compute.round.num_silos)
 
