@@ -6,7 +6,7 @@ import pytest
 from tdcd import Federation, Linear, Mlp, Objective, Settings, Variant, train
 from tdcd.core.execution import Execution
 from tdcd.core.family.automatic import automatic
-from tdcd.core.family.scaled import Scaled, inverse_of, mean_products, products
+from tdcd.core.family.scaled import Scaled, inverse_root_of, mean_products, products
 from tdcd.core.family.steered import Steered
 from tdcd.data import load, standardize
 
@@ -154,10 +154,11 @@ def test_steps_follow_the_curvature_that_a_hub_measures(factor):
     """From 1/4 on: short where the silo curves by more than it knows of, and as long as it allows where by less."""
     rows = np.random.default_rng(1).normal(size=(40, 3))
     update, curvature = Scaled(0.25, 1.0), products(rows)
-    scale = np.linalg.inv(inverse_of(curvature, 1.0, 0.0))
+    root = inverse_root_of(curvature, 1.0, 0.0)
+    scale = np.linalg.inv(root @ root)
     hessian = factor * scale
     block = {"weight": np.ones((3, 1))}
-    state = update.curved(update.start(block), curvature, 1.0, 0.0)
+    state = update.curved(update.start(block), curvature, Objective("squared", 0.0))
     expected, lengths = formula(hessian, scale, 40)
     for after, length in zip(expected, lengths, strict=True):
         gradient = hessian @ block["weight"]
@@ -194,7 +195,8 @@ def test_the_inverse_is_of_the_damped_curvature():
     rows = np.random.default_rng(0).normal(size=(30, 4))
     curvature = 0.25 * products(rows)
     damped = curvature + (0.1 + 1e-3 * np.diagonal(curvature).mean()) * np.eye(4)
-    np.testing.assert_allclose(inverse_of(products(rows), 0.25, 0.1) @ damped, np.eye(4), atol=1e-12)
+    root = inverse_root_of(products(rows), 0.25, 0.1)
+    np.testing.assert_allclose(root @ root @ damped, np.eye(4), atol=1e-12)
 
 
 def test_a_run_that_was_interrupted_continues_to_the_same_end(tmp_path):

@@ -16,7 +16,13 @@ from support.problems import NUM_CLASSES, Problem, Shape, examples
 from tdcd.blocks import Linear, Mlp
 from tdcd.core import certificate
 from tdcd.core.certificate import Proof, Samples, SiloSide
-from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.codecs.fixed_point import (
+    FixedBlocks,
+    FixedPoint,
+    largest_product,
+    product_steps,
+    summed_products,
+)
 from tdcd.core.codecs.quantised import Quantised, QuantisedChange
 from tdcd.core.family.labels import LabelsAt
 from tdcd.core.family.overlap import Overlap
@@ -182,12 +188,12 @@ def test_one_model_proves_what_strong_convexity_does():
 @given(seed=st.integers(0, 10_000), num_silos=st.integers(1, 255), power=st.integers(-9, 0))
 @examples(30)
 def test_products_in_fixed_point_add_up_to_within_their_last_digits(seed, num_silos, power):
-    largest = certificate.largest_product(num_silos)
+    largest = largest_product(num_silos)
     rng = np.random.default_rng(seed)
     each = largest * rng.uniform(-1, 1, (num_silos, 5)) * 10.0 ** rng.integers(3 * power, 1, (num_silos, 5))
     each[0, 0], each[-1, 1] = largest, -largest
-    steps = [certificate.product_steps(own) for own in each]
-    total = certificate.summed_products(sum(steps[1:], start=steps[0]))
+    steps = [product_steps(own) for own in each]
+    total = summed_products(sum(steps[1:], start=steps[0]))
     for found, own in zip(total, each.T, strict=True):
         assert found == pytest.approx(math.fsum(own), rel=1e-15, abs=num_silos * 2.0**-60 + 1e-17)
 

@@ -49,8 +49,6 @@ each other, and change last bits with the number of cores."""
 MOST_AT_ONCE = 1 << 15
 """Features of a chunk: they are to stay in the processor's cache."""
 EPSILON = float(np.finfo(np.float64).eps)
-PRODUCT_UNITS = np.array([2.0**-13, 2.0**-36, 2.0**-59])
-"""Of products of gradients where hubs know nothing but their sum; see :func:`product_steps`."""
 DRIFT, LEAST_DRIFT = 1e-2, 1e-6
 """By which part of itself a mixture takes the gradient of a remembered model to be off: where the curvature of the loss
 changes, and where it does not."""
@@ -218,36 +216,6 @@ def products(window: Window | None, largest: float = np.inf) -> tuple[Floats, in
         return gram, 0
     gram[:count, :count] = own
     return gram, count
-
-
-def largest_product(num_silos: int) -> float:
-    """The largest product of each of so many silos that :func:`product_steps` have room for."""
-    return float(2.0**30 * PRODUCT_UNITS[0] / num_silos)
-
-
-def product_steps(gram: Floats) -> NDArray[np.uint32]:
-    """Products as whole numbers modulo 2^32, ``[3, ...]``, which masks can hide and which add up exactly.
-
-    Squares of gradients differ by many orders, so that each is three such numbers: so many units, then so many of the
-    next finer ones for what is left. Each product is off by 2^-60 at most.
-    """
-    steps, left = [], gram
-    for unit in PRODUCT_UNITS:
-        whole = np.round(left / unit)
-        # What is left is a multiple of a smaller power of 2, and so exact.
-        steps.append(whole)
-        left = left - whole * unit
-    return np.stack(steps).astype(np.int32).astype(np.uint32)
-
-
-def summed_products(total: NDArray[np.uint32]) -> Floats:
-    """The sum of products, from the sum of their :func:`product_steps`.
-
-    >>> products = np.array([2.5, -1e-9, 300.0])
-    >>> bool((summed_products(product_steps(products) + product_steps(-products)) == 0).all())
-    True
-    """
-    return np.asarray(np.tensordot(PRODUCT_UNITS, total.astype(np.int32).astype(np.float64), 1))
 
 
 def mixture(products: Floats, drift: float = 0.0) -> Floats:

@@ -19,6 +19,9 @@ block       client to hub  the client's block after its local steps             
 Where steps are scaled by the silos' curvature, clients send their hub ``products`` of their features once, before round
 0. An evaluation sends ``evaluated``, the hub's block, down, and ``scores`` up and between hubs.
 
+Where steps are scaled, on every sample, hubs send each other ``step_products`` with phi, from which
+mixtures follow (:mod:`tdcd.core.family.mixing`); a silo that alone has labels sends ``step_sums`` with the slopes.
+
 Some evaluations have a certificate (:mod:`tdcd.core.certificate`): ``gram`` between hubs, from which the weights
 follow (the ``mixture``); ``witness``, blocks, down, and ``witness_scores`` up and between hubs; ``residual``, every
 sample's slope, down and, from a silo that alone has labels, between hubs; ``gradient`` up; ``norm`` between hubs, and
@@ -33,12 +36,14 @@ With labels at silo s, phi goes :class:`To` s, and ``slope``, what the losses of
 (:mod:`tdcd.core.family.encrypted`), they receive all of it as ``sealed``; ``share``, ``masked`` and ``sums`` follow.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from tdcd.core.codecs.codec import Bounded, is_identity, scores_codec
-from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
+from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint, largest_product
+from tdcd.core.family.mixing import WIDTH
 
 if TYPE_CHECKING:
     from tdcd.core.codecs.encrypted import EncryptedSums
@@ -72,6 +77,8 @@ FlowName = Literal[
     "gap",
     "model",
     "products",
+    "step_products",
+    "step_sums",
 ]
 """One flow on each link; ``evaluated`` is the hub's block whose scores are wanted, ``model`` the one of the end."""
 Carries = Literal["samples", "rows", "parameters", "products", "memory", "vector", "encrypted", "figures"]
@@ -183,6 +190,8 @@ class Widths(NamedTuple):
     """The silos whose clients have rows that belong to many samples."""
     one_step: bool = False
     """Whether a round is one local step of linear blocks, for which slopes of samples can be summed."""
+    mixes: bool = False
+    """Whether hubs continue from mixtures of their last rounds' models."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +206,8 @@ class Round:
     """What hubs send each other at the end, if all agreed to share the model; it is in no ledger."""
     beginning: tuple[Flow, ...] = ()
     """What is sent once, before round 0, with the last message of the handshake."""
+    mixes: bool = False
+    """Whether hubs continue from mixtures of their last rounds' models."""
 
     def between_hubs(self) -> Iterator[Flow]:
         """What hubs send each other, of training, of evaluation and of a certificate, in this order."""
@@ -256,6 +267,11 @@ class Round:
         return codec if isinstance(codec, FixedBlocks) else None
 
     @property
+    def largest_product(self) -> float:
+        """The largest inner product of gradients that a hub can send."""
+        return math.inf if self.summed_phi is None else largest_product(self.num_silos)
+
+    @property
     def bounded(self) -> tuple[Bounded | None, Bounded | None]:
         """The forms of what hubs send of samples, and of clients' blocks, where they have a range; else None."""
         samples = self.codec("phi", "hub_to_hub") if self.encrypted is None else self.encrypted
@@ -312,7 +328,7 @@ def round_of(variant: "Variant", num_silos: int, widths: Widths) -> Round:
     training, evaluation = _training(variant, num_silos, widths), _evaluation(variant, num_silos, widths)
     certificate = tuple(_certificate(variant, num_silos, widths)) if widths.certificate else ()
     beginning = tuple(_beginning(variant, num_silos, widths))
-    return Round(num_silos, tuple(training), tuple(evaluation), certificate, beginning=beginning)
+    return Round(num_silos, tuple(training), tuple(evaluation), certificate, beginning=beginning, mixes=widths.mixes)
 
 
 def _beginning(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Flow]:
@@ -337,6 +353,8 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
         adds_up = is_of_rows and widths.one_step and knowledge.gives_slopes
         yield from _inside(Flow("phi", "client_to_hub", width=widths.phi, codec=inside), num_silos, widths, is_of_rows)
         yield Flow("phi", "hub_to_hub", width=widths.phi, codec=variant.exchange, route=knowledge.route)
+        if widths.mixes:
+            yield _products_between(variant, "step_products", WIDTH, None, within="phi")
         scoring, others = _split(variant, num_silos)
         if others and variant.encrypted is not None:
             yield from _encrypted(variant, widths, scoring, others)
@@ -346,6 +364,8 @@ def _training(variant: "Variant", num_silos: int, widths: Widths) -> Iterator[Fl
             yield Flow("slope", "hub_to_hub", width=widths.statistic, route=answer)
             if widths.weighs:
                 yield Flow("weights", "hub_to_hub", route=answer, within="slope")
+            if widths.mixes:
+                yield Flow("step_sums", "hub_to_hub", "vector", WIDTH, route=answer, within="slope")
         yield Flow("received", "hub_to_client", width=widths.phi, codec=inside, silos=scoring, when="ended")
         summed = tuple(silo for silo in others if adds_up and silo in widths.shared)
         others = tuple(silo for silo in others if silo not in summed)
@@ -402,11 +422,7 @@ def _certificate(variant: "Variant", num_silos: int, widths: Widths) -> Iterator
     kind, route, codec = widths.certificate, variant.knowledge.route, scores_codec(variant.exchange)
     is_star, answer, exact = route != Everyone(), From(variant.knowledge.scored_at(0)), "float64"
     if kind == "witness":
-        if variant.summed_phi is None:
-            yield Flow("gram", "hub_to_hub", "vector", WITNESSES**2, route=route, dtype=exact)
-        else:
-            # Of a product that hubs know nothing but the sum of, there are three numbers.
-            yield Flow("gram", "hub_to_hub", "vector", 3 * WITNESSES**2, route=route, dtype="uint32")
+        yield _products_between(variant, "gram", WITNESSES**2, exact)
         if is_star:
             yield Flow("mixture", "hub_to_hub", "vector", WITNESSES, route=answer, dtype=exact)
     blocks = 2 if kind == "witness" else 1
@@ -425,6 +441,16 @@ def _certificate(variant: "Variant", num_silos: int, widths: Widths) -> Iterator
     yield Flow("norm", "hub_to_hub", "figures", route=route)
     if is_star:
         yield Flow("gap", "hub_to_hub", "figures", route=answer)
+
+
+def _products_between(
+    variant: "Variant", name: FlowName, width: int, dtype: str | None, within: FlowName | None = None
+) -> Flow:
+    """Inner products of gradients: of one that hubs know nothing but the sum of, there are three numbers."""
+    route = variant.knowledge.route
+    if variant.summed_phi is None:
+        return Flow(name, "hub_to_hub", "vector", width, route=route, within=within, dtype=dtype)
+    return Flow(name, "hub_to_hub", "vector", 3 * width, route=route, within=within, dtype="uint32")
 
 
 def _summed(variant: "Variant") -> str | None:

@@ -52,6 +52,7 @@ from tdcd.core.knowledge import Knowledge, LabelsEverywhere, WrittenOut
 from tdcd.core.lazy import Array, jax, jnp
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.presence import FullParticipation, Participation
+from tdcd.core.settings import Settings
 from tdcd.core.timing import Timing
 from tdcd.core.traits import Clash, Excludes, is_plain, stated
 from tdcd.core.update import Average, CarriedUpdate, HubUpdate, Sgd, Update, UpdateState, excluded_by_memory
@@ -126,6 +127,32 @@ class Variant:
         window: Window | None = self.hub_update.window(state, self.timing.depth)  # type: ignore[attr-defined]
         return window
 
+    def mixes(self, settings: Settings) -> bool:
+        """Whether hubs continue from mixtures of their last rounds' models, see :mod:`tdcd.core.family.mixing`.
+
+        Their gradients are those of one loss, without noise, only with one step on every sample, and in step.
+        """
+        is_exact = settings.minibatches == "full" and settings.local_steps == 1 and self.all_answer
+        are_numbers = self.few_bits == (None, None, None) and not self.has_noise and self.encrypted is None
+        in_step = self.remembers_rounds and self.timing.depth == 0 and not self.dropout.rate
+        return self.curved is not None and is_exact and are_numbers and in_step
+
+    def products(self, state: UpdateState, largest: float = np.inf) -> Array:
+        """What a hub sends the others before a step, where they mix; see :class:`CurvedUpdate`."""
+        assert self.curved is not None
+        return self.curved.products(state, largest)
+
+    def met(self, state: UpdateState, total: Array, num_silos: int) -> UpdateState:
+        """A hub's state with the sum of what all hubs sent."""
+        assert self.curved is not None
+        return self.curved.met(state, total, num_silos)
+
+    def all_met(self, states: Sequence[UpdateState], largest: float = np.inf) -> list[UpdateState]:
+        """The states of all hubs, when each has what all of them sent."""
+        sent = [self.products(state, largest) for state in states]
+        total: Any = sum(sent[1:], start=sent[0])
+        return [self.met(state, total, len(sent)) for state in states]
+
     @property
     def carried(self) -> CarriedUpdate | None:
         """The clients' update, if it has a memory that lasts from round to round."""
@@ -140,7 +167,7 @@ class Variant:
         state = self.hub_update.start(block)
         if self.curved is None:
             return state
-        return self.curved.curved(state, products(), objective.curvature, objective.l2)
+        return self.curved.curved(state, products(), objective)
 
     def first_memory(self, block: Tree) -> UpdateState:
         """A client's memory before round 0; ``()`` if its update carries none."""

@@ -11,8 +11,9 @@ it is the last of all.
   more half, to 1/2, 1/8, 1/64 of what they were. A line that is not finite counts at once. After :data:`MOST_LOST`
   in a row, the last of them not finite, the run has diverged.
 - It changed by less than ``tol`` per ten rounds, in three such lines in a row: the run has converged, unless the
-  certificate of that line leaves room for a loss that is lower by more than 100 times ``tol``. Then the run
-  continues, and the next line that may end it is one after half as many rounds again, or the last one.
+  certificate of that line leaves room for a loss that is lower by more than 10 times ``tol``. Then the run
+  continues, and the next line that may end it is one after half as many rounds again, or the last one. From then on
+  100 times ``tol`` are enough: some certificates are not close, however near the model is.
 
 A run that stops early and keeps its best model is judged by the held-out loss instead, where a single line says
 little. So only after :attr:`Steering.tries` lines in a row above the lowest one the blocks go back to those of the
@@ -43,8 +44,9 @@ MOST_LOST = 10
 """After so many in a row the last steps were 2^-45 of the first ones."""
 ROUNDING = 1e-7
 """Of a loss: a rise by so much is none."""
-PROVEN = 100
-"""A gap of so many times ``tol``, as a part of the loss, agrees with a loss that is flat."""
+PROVEN, PROVEN_LATER = 10, 100
+"""A gap of so many times ``tol``, as a part of the loss, agrees with a loss that is flat: at first, and when half as
+many rounds again have not made it smaller."""
 AGAIN = 1.5
 """After so many times the rounds a run that was not proven to have converged may end."""
 PER = 10
@@ -136,7 +138,8 @@ class Steering(NamedTuple):
         if record.gap is None:
             # The proof of an earlier line still holds.
             return control._replace(doubted=record.round) if control.doubted else control
-        is_large = record.gap > PROVEN * self.tol * abs(record.train_loss)
+        most = PROVEN_LATER if control.doubted else PROVEN
+        is_large = record.gap > most * self.tol * abs(record.train_loss)
         return control._replace(doubted=record.round, gap=record.gap) if is_large else control
 
     def _moved(self, control: StepControl, record: Record) -> StepControl:

@@ -12,7 +12,7 @@ from tdcd.blocks import activations
 from tdcd.blocks.linear import is_linear
 from tdcd.core import certificate
 from tdcd.core.certificate import Certificate, Floats, Proof, Samples, SiloSide
-from tdcd.core.codecs.fixed_point import FixedBlocks
+from tdcd.core.codecs.fixed_point import FixedBlocks, largest_product, product_steps, summed_products
 from tdcd.core.family.scaled import Window
 from tdcd.core.trees import leaves_of
 from tdcd.federation.silos import Silo
@@ -61,12 +61,12 @@ def _of_linear_blocks(simulation: Simulation, state: State, samples: Samples) ->
 
 def _products(windows: Sequence[Window | None], *, are_hidden: bool) -> tuple[Floats, list[int]]:
     """The sum of all silos' products of gradients, and how many rounds each remembers."""
-    largest = certificate.largest_product(len(windows)) if are_hidden else np.inf
+    largest = largest_product(len(windows)) if are_hidden else np.inf
     products, counts = zip(*(certificate.products(window, largest) for window in windows), strict=True)
     if not are_hidden:
         return np.asarray(sum(products[1:], start=products[0])), [*counts]
-    steps = [certificate.product_steps(gram) for gram in products]
-    return certificate.summed_products(sum(steps[1:], start=steps[0])), [*counts]
+    steps = [product_steps(gram) for gram in products]
+    return summed_products(sum(steps[1:], start=steps[0])), [*counts]
 
 
 def _pulled(

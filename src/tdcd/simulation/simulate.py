@@ -171,7 +171,8 @@ class Simulation:
         statistic, weighs = self.objective.statistic_width(self.num_outputs), self.federation.weights is not None
         shared = tuple(index for index, silo in enumerate(self.federation.silos) if silo.shared is not None)
         one_step = is_one_step(self.settings, self.objective.combine, are_linear=self._are_linear)
-        widths = Widths(self.phi_width, statistic, weighs, self._certificate_kind(variant), shared, one_step)
+        kind, mixes = self._certificate_kind(variant), one_step and variant.mixes(self.settings)
+        widths = Widths(self.phi_width, statistic, weighs, kind, shared, one_step, mixes)
         return round_of(variant, self.federation.num_silos, widths)
 
     @property

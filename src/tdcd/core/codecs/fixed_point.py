@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdcd.core.choices import MASK_RANGE
 from tdcd.core.codecs.codec import Layout, Sending, Wire
@@ -21,6 +22,8 @@ from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.objective import Tree
 from tdcd.core.trees import leaves_of, map_tree
 
+PRODUCT_UNITS = np.array([2.0**-13, 2.0**-36, 2.0**-59])
+"""Of products of gradients where hubs know nothing but their sum; see :func:`product_steps`."""
 _MARK = np.uint32(2**31)
 """What a number beyond the range becomes: no sum of numbers within it is this large."""
 
@@ -163,3 +166,33 @@ class FixedBlocks:
     def decode(self, sent: Tree, before: Tree, sending: Sending) -> Tree:
         """What was sent, to within half a step."""
         return self.average(sent, leaves_of(before)[0].dtype)
+
+
+def largest_product(num_silos: int) -> float:
+    """The largest product of each of so many silos that :func:`product_steps` have room for."""
+    return float(2.0**30 * PRODUCT_UNITS[0] / num_silos)
+
+
+def product_steps(gram: NDArray[np.float64]) -> NDArray[np.uint32]:
+    """Products as whole numbers modulo 2^32, ``[3, ...]``, which masks can hide and which add up exactly.
+
+    Squares of gradients differ by many orders, so that each is three such numbers: so many units, then so many of the
+    next finer ones for what is left. Each product is off by 2^-60 at most.
+    """
+    steps, left = [], gram
+    for unit in PRODUCT_UNITS:
+        whole = np.round(left / unit)
+        # What is left is a multiple of a smaller power of 2, and so exact.
+        steps.append(whole)
+        left = left - whole * unit
+    return np.stack(steps).astype(np.int32).astype(np.uint32)
+
+
+def summed_products(total: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """The sum of products, from the sum of their :func:`product_steps`.
+
+    >>> products = np.array([2.5, -1e-9, 300.0])
+    >>> bool((summed_products(product_steps(products) + product_steps(-products)) == 0).all())
+    True
+    """
+    return np.asarray(np.tensordot(PRODUCT_UNITS, total.astype(np.int32).astype(np.float64), 1))

@@ -13,6 +13,7 @@ In both cases the hubs' steps are :class:`~tdcd.core.family.steered.Steered`.
 
 from dataclasses import replace
 
+from tdcd.core.codecs.codec import WholeBlock
 from tdcd.core.family.scaled import Scaled
 from tdcd.core.family.steered import Steered
 from tdcd.core.losses import Loss
@@ -23,6 +24,9 @@ from tdcd.core.variant import Variant
 FIRST_STEP, MARGIN = 1.0, 0.5
 """Of scaled steps: the first one, over N, since with momentum they are stable up to 1.36 where all silos know the same;
 and the longest one over the curvature that a hub measures."""
+FAR = 1024.0
+"""The step of a client's that takes only one and sends its block as it is: a hub scales it anyway, and of a long one it
+learns the gradient to more digits."""
 REACH = 0.01
 """How far several local steps go along a gradient before a hub scales it: not far, so that it is the one of the round's
 start."""
@@ -60,7 +64,7 @@ def automatic(
 
     >>> settings, variant = automatic(Settings(), Variant(), is_scalable=True, num_silos=2)
     >>> settings.local_steps, settings.step_size, variant.hub_update.update.step_size
-    (1, 1.0, 0.5)
+    (1, 1024.0, 0.5)
     """
     if not settings.is_automatic:
         return settings, variant
@@ -69,7 +73,9 @@ def automatic(
     steps = settings.local_steps
     if is_scalable:
         steps = 1 if steps == AUTO else steps
-        step_size = 1.0 if steps == 1 else REACH / steps
+        sends_numbers = type(variant.block_exchange) is WholeBlock and variant.encrypted is None
+        is_scaled = type(variant.hub_update) is Average
+        step_size = REACH / steps if steps > 1 else FAR if sends_numbers and is_scaled else 1.0
         batch = MOST_SAMPLES if variant.encrypted is None else ENCRYPTED_SAMPLES
         # Blocks that are D rounds old overshoot as if there were so many more.
         late = 1 + variant.timing.depth

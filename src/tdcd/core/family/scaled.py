@@ -21,6 +21,9 @@ block, in the scaled norms, and takes longer steps where that is little:
 
 That is the rule of adaptive gradient descent (Malitsky and Mishchenko, 2020) with a floor. Nothing is sent for it.
 
+Every few rounds a step begins at a mixture of the last rounds' models in place of the last one
+(:mod:`tdcd.core.family.mixing`), and momentum starts anew.
+
 The hub also remembers the blocks and the gradients of its last rounds: certificates are made of them
 (:mod:`tdcd.core.certificate`).
 """
@@ -33,8 +36,9 @@ from numpy.typing import NDArray
 
 from tdcd.core.algorithm import Design, average, flat_rows
 from tdcd.core.codecs.fixed_point import FixedBlocks
+from tdcd.core.family import mixing
 from tdcd.core.lazy import Array, jax, library_of
-from tdcd.core.objective import Tree
+from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import WITNESSES
 from tdcd.core.trees import leaves_of, map_tree
 from tdcd.core.update import HubUpdate, UpdateState
@@ -78,8 +82,16 @@ class Window(NamedTuple):
 class CurvedUpdate(HubUpdate, Protocol):
     """A hub's update that knows the curvature of its silo."""
 
-    def curved(self, state: UpdateState, products: NDArray[Any], curvature: float, l2: float) -> UpdateState:
-        """The state before round 0, from :func:`products` of the silo's rows and the bound of the loss's curvature."""
+    def curved(self, state: UpdateState, products: NDArray[Any], objective: Objective) -> UpdateState:
+        """The state before round 0, from :func:`products` of the silo's rows."""
+        ...
+
+    def products(self, state: UpdateState, largest: float = np.inf) -> Array:
+        """What a hub sends the others before a step, for :meth:`met`; a vector of :data:`mixing.WIDTH`."""
+        ...
+
+    def met(self, state: UpdateState, total: Array, num_silos: int) -> UpdateState:
+        """The state with the sum of what all hubs sent."""
         ...
 
 
@@ -125,16 +137,16 @@ def damping_of(diagonal: NDArray[Any], l2: float) -> float:
     return l2 + max(DAMPING * float(diagonal.mean()), 1e-30)
 
 
-def inverse_of(products: NDArray[Any], curvature: float, l2: float) -> NDArray[np.float64]:
-    """The inverse of A, from the silo's products: a matrix, or a diagonal."""
+def inverse_root_of(products: NDArray[Any], curvature: float, l2: float) -> NDArray[np.float64]:
+    """The root of the inverse of A, from the silo's products: a matrix, or a diagonal."""
     bound = curvature * np.asarray(products, np.float64)
     diagonal = bound if bound.ndim == 1 else np.diagonal(bound)
     damping = damping_of(diagonal, l2)
     if bound.ndim == 1:
-        return np.asarray(1 / (np.maximum(bound, 0) + damping))
+        return np.asarray(1 / np.sqrt(np.maximum(bound, 0) + damping))
     # Sums in fixed point may leave a matrix that is just not positive.
     values, vectors = np.linalg.eigh((bound + bound.T) / 2)
-    return np.asarray((vectors / (np.maximum(values, 0) + damping)) @ vectors.T)
+    return np.asarray((vectors / np.sqrt(np.maximum(values, 0) + damping)) @ vectors.T)
 
 
 @dataclass(frozen=True)
@@ -160,61 +172,80 @@ class Scaled:
         """As if the curvature were 1 everywhere: see :meth:`curved`."""
         weight = block["weight"]
         size = weight.shape[0]
-        inverse = np.ones(size) if size > WIDEST else np.eye(size)
+        root = np.ones(size) if size > WIDEST else np.eye(size)
         numbers = {"step_size": self.step_size, "age": 0.0, "stiffness": 0.0}
         state = {
             **{name: np.asarray(number, weight.dtype) for name, number in numbers.items()},
             **{name: map_tree(lambda leaf: 0 * leaf, block) for name in ("velocity", "gradient", "block")},
-            "inverse": inverse.astype(weight.dtype),
+            "root": root.astype(weight.dtype),
         }
+        if (memory := mixing.start(weight)) is not None:
+            state["mixing"] = memory
         rounds = window_size(max(1, weight.size), weight.dtype.itemsize)
         if not rounds:
             return state
         empty = np.zeros((rounds, *weight.shape), weight.dtype)
         return {**state, "window": {"blocks": empty, "gradients": empty, "steps": np.zeros((), np.int32)}}
 
-    def curved(self, state: UpdateState, products: NDArray[Any], curvature: float, l2: float) -> UpdateState:
-        """The state with the inverse of A."""
-        return {**state, "inverse": inverse_of(products, curvature, l2).astype(state["inverse"].dtype)}
+    def curved(self, state: UpdateState, products: NDArray[Any], objective: Objective) -> UpdateState:
+        """The state with what A is, and how much its curvature may change."""
+        root = inverse_root_of(products, objective.curvature, objective.l2).astype(state["root"].dtype)
+        if "mixing" not in state:
+            return {**state, "root": root}
+        drift = mixing.LEAST_DRIFT if objective.kind.is_quadratic else mixing.DRIFT
+        return {**state, "root": root, "mixing": {**state["mixing"], "drift": np.asarray(drift, root.dtype)}}
 
     def restarted(self, state: UpdateState) -> UpdateState:
-        """The state without its momentum: after a step that led uphill."""
+        """The state without its momentum, and with nothing to mix: after a step that led uphill."""
         still = map_tree(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state["velocity"])
-        return {**state, "velocity": still, "age": np.zeros_like(np.asarray(state["age"]))}
+        after = {**state, "velocity": still, "age": np.zeros_like(np.asarray(state["age"]))}
+        return {**after, "mixing": mixing.forgotten(state["mixing"])} if "mixing" in state else after
+
+    def products(self, state: UpdateState, largest: float = np.inf) -> Array:
+        """What a hub sends the others before a step, see :func:`mixing.products`."""
+        sent: Array = mixing.products(state.get("mixing"), state["root"].dtype, largest)
+        return sent
+
+    def met(self, state: UpdateState, total: Array, num_silos: int) -> UpdateState:
+        """The state with the sum of all silos' :meth:`products`; without it a step is never from a mixture."""
+        if "mixing" not in state:
+            return state
+        return {**state, "mixing": mixing.met(state["mixing"], total, num_silos)}
 
     def step(self, block: Tree, average: Tree, state: UpdateState) -> tuple[Tree, UpdateState]:
-        """One step along the velocity."""
-        inverse, library = state["inverse"], library_of(block["weight"])
+        """One step along the velocity, or now and then from a mixture of the last rounds' models."""
+        root, library = state["root"], library_of(block["weight"])
         gradient = map_tree(lambda now, after: (now - after) / self.reach, block, average)
-        step_size = self._step_size(block, gradient, state)
+        whitened = map_tree(lambda leaf: mixing.times(root, leaf), gradient)
+        step_size = self._step_size(block, whitened, state)
         age = state["age"] + 1
         old, new = (library.minimum(self.momentum, k / (k + MOMENTUM_AGE)) for k in (age, age + 1))
-        velocity = map_tree(lambda fast, slope: old * fast + slope, state["velocity"], gradient)
-        push = map_tree(lambda fast, slope: new * fast + slope, velocity, gradient)
-        way = map_tree(lambda leaf: _times(inverse, leaf), push)
+        velocity = map_tree(lambda fast, slope: old * fast + slope, state["velocity"], whitened)
+        push = map_tree(lambda fast, slope: new * fast + slope, velocity, whitened)
+        way = map_tree(lambda leaf: mixing.times(root, leaf), push)
         moved = map_tree(lambda leaf, along: leaf - step_size * along, block, way)
         length = _dot(way, way)
-        after = {
-            **state,
-            "step_size": step_size,
-            "age": age,
-            "stiffness": _dot(way, push) / library.where(length > 0, length, 1),
-            "velocity": velocity,
-            "gradient": gradient,
-            "block": block,
-        }
+        after = {**state, "step_size": step_size, "gradient": whitened, "block": block}
+        after["stiffness"] = _dot(push, push) / library.where(length > 0, length, 1)
+        if "mixing" in state:
+            step = mixing.Step(block["weight"], whitened["weight"], moved["weight"])
+            weight, is_mixed, after["mixing"] = mixing.mixed(state["mixing"], step, root, step_size)
+            # Momentum starts anew from there.
+            moved = {**moved, "weight": weight}
+            age = library.where(is_mixed, 0 * age, age)
+            velocity = map_tree(lambda fast: library.where(is_mixed, 0 * fast, fast), velocity)
+        after["age"], after["velocity"] = age, velocity
         if "window" in state:
             after["window"] = _with_round(state["window"], block["weight"], gradient["weight"])
         return moved, {name: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for name, leaf in after.items()}
 
-    def _step_size(self, block: Tree, gradient: Tree, state: UpdateState) -> Array:
+    def _step_size(self, block: Tree, whitened: Tree, state: UpdateState) -> Array:
         """How long the step is, from how the gradient changed since the last one."""
         last, library = state["step_size"], library_of(block["weight"])
-        pairs = (block, state["block"]), (gradient, state["gradient"])
+        pairs = (block, state["block"]), (whitened, state["gradient"])
         step, change = (map_tree(lambda now, before: now - before, *pair) for pair in pairs)
         # The last step went along A^-1 push: its norm by A follows from its length.
-        moved = state["stiffness"] * _dot(step, step)
-        turned = _dot(change, map_tree(lambda leaf: _times(state["inverse"], leaf), change))
+        moved, turned = state["stiffness"] * _dot(step, step), _dot(change, change)
         is_measured = (state["age"] > 0) & (moved > 0) & (turned > 0)
         measured = self.margin * library.sqrt(
             library.where(is_measured, moved, 1) / library.where(is_measured, turned, 1)
@@ -226,7 +257,7 @@ class Scaled:
     def window(self, state: UpdateState, delay: int = 0) -> Window | None:
         r"""The last rounds, as far as they are remembered.
 
-        Gradients are differences of rounded blocks. Where rounds overlap by D, they are also those of other silos'
+        Gradients are differences of rounded blocks, and of rounded scores. Where rounds overlap by D, they are also those of other silos'
         blocks of D rounds before, and so off by what these blocks have moved since then. A hub knows that of its own
         block, :math:`\Delta_k`, and how far it reaches at most: the gradients of a silo with the same curvature would
         be off by :math:`a\, \Delta_k^\top A_j \Delta_l` in their products, with a the mean of A's diagonal.
@@ -243,20 +274,20 @@ class Scaled:
             return None
         last_first = (steps - 1 - np.arange(count)) % rounds
         blocks, gradients = (known[name][last_first].astype(np.float64) for name in ("blocks", "gradients"))
-        errors = np.diag((epsilon / self.reach) ** 2 * np.einsum("mdc,mdc->m", blocks, blocks))
+        errors = np.diag((epsilon / min(self.reach, 1.0)) ** 2 * np.einsum("mdc,mdc->m", blocks, blocks))
         if delay:
             count -= delay
             moved = blocks[:count] - blocks[delay:]
-            errors = errors[:count, :count] + _products_by(np.asarray(state["inverse"], np.float64), moved)
+            errors = errors[:count, :count] + _products_by(np.asarray(state["root"], np.float64), moved)
         return Window(blocks[:count], gradients[:count], errors)
 
 
-def _products_by(inverse: NDArray[np.float64], moved: NDArray[np.float64]) -> NDArray[np.float64]:
+def _products_by(root: NDArray[np.float64], moved: NDArray[np.float64]) -> NDArray[np.float64]:
     """Inner products of changes of a block ``[m, D, C]`` by A, times the mean of A's diagonal."""
-    matrix: Any = 1 / inverse if inverse.ndim == 1 else np.linalg.inv(inverse)
-    along = matrix[:, None] * moved if inverse.ndim == 1 else matrix @ moved
-    diagonal = matrix if inverse.ndim == 1 else np.diagonal(matrix)
-    return np.asarray(diagonal.mean() * np.einsum("adc,bdc->ab", moved, along))
+    inverse: Any = 1 / root if root.ndim == 1 else np.linalg.inv(root)
+    along = inverse[:, None] * moved if root.ndim == 1 else inverse @ moved
+    diagonal = inverse**2 if root.ndim == 1 else np.einsum("de,ed->d", inverse, inverse)
+    return np.asarray(diagonal.mean() * np.einsum("adc,bdc->ab", along, along))
 
 
 def _with_round(window: dict[str, Array], block: Array, gradient: Array) -> dict[str, Array]:
@@ -277,12 +308,3 @@ def _with_round(window: dict[str, Array], block: Array, gradient: Array) -> dict
 def _dot(first: Tree, second: Tree) -> Array:
     total: Array = sum((left * right).sum() for left, right in zip(leaves_of(first), leaves_of(second), strict=True))
     return total
-
-
-def _times(inverse: Array, gradient: Array) -> Array:
-    if inverse.ndim == 1:
-        return inverse[:, None] * gradient
-    if library_of(gradient) is np:
-        product: Array = inverse @ gradient
-        return product
-    return jax.numpy.matmul(inverse, gradient, precision=jax.lax.Precision.HIGHEST)

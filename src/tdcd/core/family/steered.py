@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core.family.scaled import CurvedUpdate, Window
-from tdcd.core.lazy import library_of
-from tdcd.core.objective import Tree
+from tdcd.core.lazy import Array, library_of
+from tdcd.core.objective import Objective, Tree
 from tdcd.core.traits import stated
 from tdcd.core.trees import leaves_of, map_tree
 from tdcd.core.update import HubUpdate, UpdateState
@@ -54,10 +54,20 @@ class Steered:
         """Whether the update knows the curvature of its silo."""
         return isinstance(self.update, CurvedUpdate)
 
-    def curved(self, state: UpdateState, products: NDArray[Any], curvature: float, l2: float) -> UpdateState:
+    def curved(self, state: UpdateState, products: NDArray[Any], objective: Objective) -> UpdateState:
         """The state with the curvature of a silo, see :class:`CurvedUpdate`."""
         assert isinstance(self.update, CurvedUpdate)
-        return {**state, "inner": self.update.curved(state["inner"], products, curvature, l2)}
+        return {**state, "inner": self.update.curved(state["inner"], products, objective)}
+
+    def products(self, state: UpdateState, largest: float = np.inf) -> Array:
+        """What a hub sends the others before a step, see :class:`CurvedUpdate`."""
+        assert isinstance(self.update, CurvedUpdate)
+        return self.update.products(state["inner"], largest)
+
+    def met(self, state: UpdateState, total: Array, num_silos: int) -> UpdateState:
+        """The state with the sum of what all hubs sent, see :class:`CurvedUpdate`."""
+        assert isinstance(self.update, CurvedUpdate)
+        return {**state, "inner": self.update.met(state["inner"], total, num_silos)}
 
     def step(self, block: Tree, average: Tree, state: UpdateState) -> tuple[Tree, UpdateState]:
         """What the update does to the block, times the factor.

@@ -113,7 +113,11 @@ class HubCompute:
         statistic = self.objective.statistic_width(self.num_outputs)
         num_scores = sample_index.num_samples * self.phi_width
         self.certificate_kind = certificate.kind_of(self.variant, self.objective.combine, job.are_linear, num_scores)
-        widths = Widths(self.phi_width, statistic, job.sends_weights, self.certificate_kind, job.keyed, job.is_one_step)
+        # Minibatches may have every sample only for so many samples.
+        mixes = job.is_one_step and self.variant.mixes(self.settings)
+        widths = Widths(
+            self.phi_width, statistic, job.sends_weights, self.certificate_kind, job.keyed, job.is_one_step, mixes
+        )
         self.round = round_of(job.variant, len(job.hubs), widths)
         self._sends_weights, self._has_labels = job.sends_weights, job.has_labels(silo)
         self.links = Links(self.variant, self.settings, silo, self.phi_shape, job.hubs[silo], masks, noise_key)
@@ -497,6 +501,17 @@ class HubCompute:
             moved = _step(block, average, memory, update=self.variant.hub_update)
             as_arrays: tuple[Tree, Tree] = map_tree(np.asarray, moved)
             return as_arrays
+
+    def products_part(self, round_index: int, memory: Tree) -> Arrays:
+        """What the hub sends of its newest gradient with its phi, where hubs mix models; nothing elsewhere."""
+        if not self.round.mixes:
+            return {}
+        sent = np.asarray(self.variant.products(memory, self.round.largest_product))
+        return {"step_products": self.links.products_part("step_products", round_index, sent)}
+
+    def products_sum(self, parts: Sequence[Arrays]) -> NDArray[Any]:
+        """The sum of what all hubs sent of their newest gradients."""
+        return self.links.products_sum([part["step_products"] for part in parts]).astype(self.settings.dtype)
 
     def _mean_products(self, products: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """The products of the silo, from those of its clients; what was masked is added up.

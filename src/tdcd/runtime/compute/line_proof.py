@@ -11,6 +11,7 @@ from tdcd.core import certificate
 from tdcd.core.certificate import Certificate, Floats, Proof, SiloSide
 from tdcd.core.family.scaled import Window
 from tdcd.core.objective import Tree
+from tdcd.core.round import WITNESSES
 from tdcd.core.trees import leaves_of, map_tree, named_leaves
 from tdcd.runtime.compute.hub_compute import HubCompute
 from tdcd.runtime.compute.secure_sums import add_steps
@@ -43,13 +44,13 @@ class LineProof:
     def products(self) -> tuple[NDArray[Any], int]:
         """The inner products of the silo's gradients, as hubs send them, and of how many rounds they are."""
         compute = self._compute
-        largest = np.inf if compute.round.summed_phi is None else certificate.largest_product(compute.round.num_silos)
-        gram, models = certificate.products(self._window, largest)
-        return compute.links.products_part(self._round, gram), models
+        gram, models = certificate.products(self._window, compute.round.largest_product)
+        return compute.links.products_part("products", self._round, gram.ravel()), models
 
     def weights(self, products: Sequence[NDArray[Any]], models: Sequence[int]) -> Floats:
         """How much of each model to take, from every hub's products."""
-        return certificate.weights_of(self._compute.links.products_sum(products), models, self._compute.objective)
+        gram = self._compute.links.products_sum(products).reshape(WITNESSES, -1)
+        return certificate.weights_of(gram, models, self._compute.objective)
 
     def mix(self, weights: Floats, sent: Sequence[NDArray[Any]], models: Sequence[int]) -> None:
         """Let the witness be that mixture.

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdcd.core import algorithm, presence
-from tdcd.core.certificate import product_steps, summed_products
 from tdcd.core.codecs.codec import (
     BETWEEN_HUBS,
     BLOCKS,
@@ -26,10 +25,9 @@ from tdcd.core.codecs.codec import (
     sends_whole,
     sent_up,
 )
-from tdcd.core.codecs.fixed_point import FixedBlocks
+from tdcd.core.codecs.fixed_point import PRODUCT_UNITS, FixedBlocks, product_steps, summed_products
 from tdcd.core.lazy import Array, compiled, jax, jnp
 from tdcd.core.objective import Tree
-from tdcd.core.round import WITNESSES
 from tdcd.core.settings import Settings
 from tdcd.core.trees import like, map_tree, named_leaves
 from tdcd.core.variant import Variant
@@ -165,17 +163,17 @@ class Links:
         """The sum of all silos' scores, from what every hub sent; in silo order, whatever the order of arrival."""
         return np.asarray(sum(parts[1:], start=parts[0])) if self._sums is None else self._sums.all(parts)
 
-    def products_part(self, round_index: int, products: NDArray[np.float64]) -> NDArray[Any]:
-        """The products of the silo's gradients of a certificate, as the other hubs are sent them."""
+    def products_part(self, what: What, round_index: int, products: NDArray[Any]) -> NDArray[Any]:
+        """Products of the silo's gradients, ``[n]``, as the other hubs are sent them."""
         if self._sums is None:
-            return products.ravel()
-        return self._sums.hidden("products", round_index, product_steps(products).ravel())
+            return products
+        return self._sums.hidden(what, round_index, product_steps(products.astype(np.float64)).ravel())
 
-    def products_sum(self, parts: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
-        """The sum of all silos' products, ``[64, 64]``, from what every hub sent."""
+    def products_sum(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """The sum of all silos' products, ``[n]``, from what every hub sent."""
         if self._sums is None:
-            return np.asarray(sum(parts[1:], start=parts[0])).reshape(WITNESSES, -1)
-        return summed_products(add_steps(parts).reshape(-1, WITNESSES, WITNESSES))
+            return np.asarray(sum(parts[1:], start=parts[0]))
+        return summed_products(add_steps(parts).reshape(len(PRODUCT_UNITS), -1))
 
     def exact_part(self, round_index: int, scores: NDArray[np.float64], after: str) -> NDArray[Any]:
         """The silo's scores ``[M, k C]`` of a certificate, in float64, as the other hubs are sent them.

@@ -17,7 +17,7 @@ from tdcd.core.codecs.fixed_point import FixedPoint, beyond
 from tdcd.runtime.certificates.agreement import derive
 from tdcd.runtime.job import IncompatibleParties
 
-What = Literal["phi", "train", "test", "prediction", "block", "witness", "gradient", "products"]
+What = Literal["phi", "train", "test", "prediction", "block", "witness", "gradient", "products", "step_products"]
 _WHAT: dict[What, int] = {
     "phi": 0,
     "train": 1,
@@ -27,6 +27,7 @@ _WHAT: dict[What, int] = {
     "witness": 5,
     "gradient": 6,
     "products": 7,
+    "step_products": 8,
 }
 _KEPT = 8
 FixedSteps = NDArray[np.uint32]

@@ -97,6 +97,14 @@ class HubBlock:
         each = zip(self.carried, blocks, strict=True) if self.carried else ()
         self._moved = (*moved, [before if sent is None else self._compute.memory_of(sent) for before, sent in each])
 
+    def products(self, round_index: int) -> Arrays:
+        """What is sent of the newest gradient with phi."""
+        return self._compute.products_part(round_index, self._memory)
+
+    def meet(self, total: Any) -> None:
+        """Take the sum of what all hubs sent of their newest gradients."""
+        self._memory = self._variant.met(self._memory, total, self._compute.round.num_silos)
+
     def descend(self, round_index: int, gradient: NDArray[Any]) -> None:
         """Take a step along a gradient that the hub itself has: it begins as its clients' steps would."""
         average = self._compute.descended(self.block, gradient)
@@ -336,6 +344,8 @@ class Rounds:
         # A silo alone has nothing to exchange: its clients step at once.
         self.phase = "exchanging" if self.peers else "stepping"
         blocks = self._own.sent()
+        if not self.peers and self.compute.round.mixes:
+            self._own.meet(self._own.products(self.round)["step_products"])
         if not self.peers and not self.job.variant.all_answer:
             # Nothing is exchanged: clients learn with the block who takes part.
             left = self.compute.left(self.round, None, self.questions.without(self.round, "block"))
@@ -412,7 +422,8 @@ class Rounds:
         for round_index in self.compute.sends(self.round):
             if ("phi", round_index) not in self.exchange.outbox:
                 phi = self.compute.phi_part(round_index, self._arrays("phi"))
-                out += self.exchange.publish(self._part("phi", round_index, phi))
+                sent = {**phi, **self._own.products(round_index)}
+                out += self.exchange.publish(self._part("phi", round_index, sent))
         out += self._record()
         if self.phase != "exchanging":
             return out
@@ -423,6 +434,8 @@ class Rounds:
             slopes = self.compute.slope_part(self.round, phis)
             if not slopes:
                 raise NotFinite(f"the sum of all silos' phi at {self.name}")
+            if self.compute.round.mixes:
+                slopes = {**slopes, "step_sums": self.compute.products_sum(phis)}
             out += self.exchange.publish(self._part("slope", self.round, slopes))
         # Compare what hubs say that they received.
         self.exchange.settle(self.round, self._awaited())
@@ -434,6 +447,8 @@ class Rounds:
             self.phase = "stepping"
             asked = self.questions.ask("sealed", self.round, [named(phis[0])] * len(self.clients))
             return [*out, *(self._with_key(item) if isinstance(item, Part) else item for item in asked)]
+        if self.compute.round.mixes:
+            self._own.meet(self.compute.products_sum(phis) if self._has_labels else phis[0]["step_sums"])
         received = self.compute.project(self.round, phis, self.questions.without(self.round, "block"))
         if not received:
             self._own.fail(f"the sum of the other silos' phi at {self.name}", self.round)

@@ -186,9 +186,10 @@ class ClientsProgram:
             in_range(total, largest, self.round.summed_blocks)
             for total, largest in zip(self.devices.sum([*averages]), magnitudes, strict=True)
         ]
+        updates = self.variant.all_met(state.updates, self.round.largest_product) if self.round.mixes else state.updates
         hub_steps = [
             self.variant.hub_update.step(block, average, remembered)
-            for block, average, remembered in zip(state.blocks, summed, state.updates, strict=True)
+            for block, average, remembered in zip(state.blocks, summed, updates, strict=True)
         ]
         past = [_remember(*blocks) for blocks in zip(state.blocks, state.past, strict=True)]
         ended = [

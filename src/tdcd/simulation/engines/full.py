@@ -43,6 +43,8 @@ class FullProgram:
     blocks: tuple[Linear, ...]
     objective: Objective
     variant: Variant
+    mixes: bool
+    """Whether hubs continue from mixtures of their last rounds' models."""
     num_samples: int
     devices: Devices
     runs: int = 1
@@ -63,12 +65,13 @@ class FullProgram:
         losses = partial(self.variant.knowledge.losses, 0, objective=self.objective)
         descent = Descent(losses, self.objective.l2, self.variant.update, own)
         blocks, updates = [], []
+        met = self.variant.all_met(state.updates) if self.mixes else state.updates
         every = zip(self.blocks, hubs, shared.features, shared.samples, strict=True)
         for silo, (model, hub, rows, samples) in enumerate(every):
             known = Known(shared.labels, algorithm.sum_others(phis, silo))
             weighted_sum = partial(self._weighted_sum, model, rows=rows, samples=samples, weights=shared.weights)
             average, _ = algorithm.linear_step((hub, ()), phis[silo], known, weighted_sum, descent=descent)
-            moved, remembered = self.variant.hub_update.step(state.blocks[silo], average, state.updates[silo])
+            moved, remembered = self.variant.hub_update.step(state.blocks[silo], average, met[silo])
             blocks.append(moved)
             updates.append(remembered)
         return state._replace(blocks=blocks, updates=updates)
@@ -104,7 +107,9 @@ class FullEngine:
         self._shared = Shared(features, kept, hold(problem.labels), weights)
         self._step_size = problem.numbers()[0]
         linear = tuple(block for block in problem.blocks if is_linear(block))
-        self.program = FullProgram(linear, problem.runs[0].objective, problem.variant, samples, problem.devices)
+        self.program = FullProgram(
+            linear, problem.runs[0].objective, problem.variant, problem.round.mixes, samples, problem.devices
+        )
         self.rounds_per_call = problem.most_rounds
 
     @classmethod
