@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tdcd.records.metrics import auc
 
 from support.well_formed import Page
 from tdcd.audit import Mode, audit, modes_of
@@ -19,7 +20,6 @@ from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.family.labels import LabelsAt
 from tdcd.pages.audit import page, write_page
-from tdcd.records.metrics import auc
 from tdcd.training.train import train_plan
 
 KEYS = {
