@@ -242,7 +242,7 @@ class Authority:
         try:
             cert, *others = _certificates(signed.certificate)
             # What cannot be read of them is found here.
-            key, _ = cert.public_key(), [facts_of(each) for each in (cert, *others)]
+            key, _ = cert.public_key(), [_facts_of(each) for each in (cert, *others)]
             issuer = self._issuer(party, others, where, now, past)
             _check_issued(cert, issuer)
         except ForgedCardError:
@@ -290,7 +290,7 @@ class Authority:
         return company
 
     def _check_facts(self, party: str, cert: x509.Certificate, where: str, now: datetime) -> None:
-        facts = facts_of(cert)
+        facts = _facts_of(cert)
         if facts.name != party:
             raise ForgedCardError(f"{where} comes with the certificate of {facts.name}")
         if other := of_another_federation(facts, self._federation):
@@ -316,6 +316,9 @@ def _check_revoked(watched: WatchedList, party: str, cert: x509.Certificate, whe
 def _check_issued(cert: x509.Certificate, issuer: x509.Certificate) -> None:
     """Raise an error unless one certificate was signed with the other's key; a log has the same ones in all entries."""
     cert.verify_directly_issued_by(issuer)
+
+
+_facts_of = lru_cache(maxsize=1024)(facts_of)
 
 
 @lru_cache(maxsize=1024)
