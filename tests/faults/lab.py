@@ -93,10 +93,12 @@ MODES["noise"] = {"train": {"variant": "members:noisy", "folder": _MEMBERS}}
 MODES["auto"] = {"train": {"step_size": "auto", "tol": 1e-7}}
 """Scaled steps on minibatches: 26 of 95 lines are taken back before it converges in round 950."""
 _EVERY_SAMPLE = {"rounds": 12, "step_size": "auto", "tol": 0.0, "local_steps": 1, "minibatches": "full"}
-MODES["auto, every sample"] = {"train": _EVERY_SAMPLE}
-MODES["auto, every sample, labels"] = {**MODES[LABELS], "train": _EVERY_SAMPLE}
-MODES["auto, every sample, mask"] = {**MODES["mask"], "train": _EVERY_SAMPLE}
+MIXTURES = "auto, every sample", "auto, every sample, labels", "auto, every sample, mask"
 """Steps from mixtures of the last rounds' models."""
+MODES |= {
+    name: {**mode, "train": _EVERY_SAMPLE}
+    for name, mode in zip(MIXTURES, ({}, MODES[LABELS], MODES["mask"]), strict=True)
+}
 _TABLES = {"source": "files", "folder": str(Path(__file__).parent / "tables"), "samples": "all"}
 _LACKING = [{**silo, "table": f"{silo['name']}.csv"} for silo in _THREE]
 ALL_SAMPLES = "all samples", "all samples, labels everywhere, mask, overlap 1", "all samples, silo dropout"

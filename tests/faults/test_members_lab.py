@@ -1,12 +1,14 @@
 """Crashes and bad links under a head, noise from a private stream, memories of clients, clients that are drawn,
-samples that some silos lack, and rows of many samples.
+samples that some silos lack, rows of many samples, and steps from mixtures.
 """
 
 import pytest
-from lab import ALL_SAMPLES, MANY, ROUGH, Lab, in_mode, prepared, reference_of
+from lab import ALL_SAMPLES, MANY, MIXTURES, ROUGH, Lab, in_mode, prepared, reference_of
+
+MEMBERS = ["head", "pairs", "client memory", "noise", "drawn clients", *ALL_SAMPLES, MANY, *MIXTURES]
 
 
-@pytest.fixture(scope="module", params=["head", "pairs", "client memory", "noise", "drawn clients", *ALL_SAMPLES, MANY])
+@pytest.fixture(scope="module", params=MEMBERS)
 def member(request, tmp_path_factory):
     """Config, rows, and the history of the run to which nothing happened."""
     config, data = prepared(**in_mode(request.param))

@@ -1,4 +1,4 @@
-"""Mixtures of the last rounds' models: what they are, when hubs continue from them, and that they lead to the optimum."""
+"""Mixtures of the last rounds' models: what they are, when hubs continue from them, and where they lead."""
 
 from dataclasses import replace
 

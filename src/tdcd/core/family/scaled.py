@@ -257,10 +257,11 @@ class Scaled:
     def window(self, state: UpdateState, delay: int = 0) -> Window | None:
         r"""The last rounds, as far as they are remembered.
 
-        Gradients are differences of rounded blocks, and of rounded scores. Where rounds overlap by D, they are also those of other silos'
-        blocks of D rounds before, and so off by what these blocks have moved since then. A hub knows that of its own
-        block, :math:`\Delta_k`, and how far it reaches at most: the gradients of a silo with the same curvature would
-        be off by :math:`a\, \Delta_k^\top A_j \Delta_l` in their products, with a the mean of A's diagonal.
+        Gradients are differences of rounded blocks, and of rounded scores. Where rounds overlap by D, they are also
+        those of other silos' blocks of D rounds before, and so off by what these blocks have moved since then. A hub
+        knows that of its own block, :math:`\Delta_k`, and how far it reaches at most: the gradients of a silo with the
+        same curvature would be off by :math:`a\, \Delta_k^\top A_j \Delta_l` in their products, with a the mean of A's
+        diagonal.
 
         Args:
             delay: D.
