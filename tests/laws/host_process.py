@@ -42,8 +42,9 @@ def check_law(problem: Problem, keep: str) -> None:
             [np.empty(0, np.int64), *np.array(silo.rows, object)[simulation.hosts.has(len(silo.rows))]]
         )
         assert isinstance(silo.features, HostRows)
-        assert silo.features.here.tolist() == sorted(held)
-        np.testing.assert_array_equal(silo.features[silo.features.here], every.features[silo.features.here])
+        numbers = silo.features.held.numbers()
+        assert numbers.tolist() == sorted(held)
+        np.testing.assert_array_equal(silo.features[numbers], every.features[numbers])
 
 
 def main(address: str, process: int, folder: Path) -> None:

@@ -14,6 +14,7 @@ from support.ports import free_address
 from support.problems import Problem
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
+from tdcd.federation.holders import Held
 from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.silos import Federation, Silo
 from tdcd.training.run import resume
@@ -80,9 +81,9 @@ def test_every_client_is_at_one_host():
 
 
 def test_a_row_of_another_process_is_not_found():
-    rows = HostRows.keep(np.arange(12.0).reshape(6, 2), np.array([4, 1]))
+    rows = HostRows.keep(np.arange(12.0).reshape(6, 2), Held.of([np.array([4, 1])]))
     assert rows.rows.tolist() == [[2, 3], [8, 9]]
-    assert rows.here.tolist() == [1, 4]
+    assert rows.held.numbers().tolist() == [1, 4]
     assert rows[np.array([4])].tolist() == [[8, 9]]
     with pytest.raises(IndexError, match="sample 2 is in another process"):
         rows[np.array([1, 2])]

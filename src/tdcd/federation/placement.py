@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tdcd.federation.holders import Holders
+
 
 class Placement(NamedTuple):
     """One silo's view of some minibatches, as rectangular arrays that a compiled program can take.
@@ -26,7 +28,7 @@ class Placement(NamedTuple):
     """``[R, E, B]``: where in ``rows`` each sample of the minibatch is; on several hosts, see :func:`padded_slots`."""
 
 
-def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) -> NDArray[np.int32]:
+def holders(ids: NDArray[np.int32], owner: Holders | NDArray[Any], num_clients: int) -> NDArray[np.int32]:
     """``[R, K, E]``: how many samples of each minibatch ``ids[r, e]`` each client holds."""
     num_rounds, num_minibatches, batch_size = ids.shape
     owners = owner[ids]
@@ -40,7 +42,7 @@ def holders(ids: NDArray[np.int32], owner: NDArray[np.int32], num_clients: int) 
     return by_minibatch.transpose(0, 2, 1).astype(np.int32)
 
 
-def place(ids: NDArray[np.int32], owner: NDArray[np.int32], counts: NDArray[np.int32], width: int) -> Placement:
+def place(ids: NDArray[np.int32], owner: Holders | NDArray[Any], counts: NDArray[np.int32], width: int) -> Placement:
     """Lay the minibatches ``ids`` ``[R, E, B]`` out over the clients, padded to ``width`` P rows each.
 
     Args:
@@ -142,12 +144,11 @@ class Padding:
 class Placer:
     """Lays minibatches out over one silo's clients, padded for the largest of them."""
 
-    def __init__(self, owner: NDArray[np.int32], batch_size: int, num_clients: int = 0) -> None:
+    def __init__(self, owner: Holders | NDArray[Any], batch_size: int, num_clients: int = 0) -> None:
         """Take ``[M]`` ``owner``, which client holds each sample, B, and K if the last clients hold nothing."""
-        self.owner = owner
-        held = np.bincount(owner[owner >= 0], minlength=num_clients)
-        self.num_clients = len(held)
-        self.padding = Padding(int(held.max()), len(owner), batch_size)
+        self.owner = owner if isinstance(owner, Holders) else Holders.of_each(owner)
+        self.num_clients = max(num_clients, self.owner.num_clients)
+        self.padding = Padding(int(self.owner.counts.max()), len(owner), batch_size)
 
     @property
     def usual(self) -> int:
@@ -199,6 +200,6 @@ def shared(placers: Sequence[Placer]) -> list[Placer]:
     """The same placers, but one and the same for all silos that split the rows alike."""
     firsts: list[Placer] = []
     for placer in placers:
-        twins = (first for first in firsts if np.array_equal(first.owner, placer.owner))
+        twins = (first for first in firsts if first.owner.is_same(placer.owner))
         firsts.append(next(twins, placer))
     return firsts
