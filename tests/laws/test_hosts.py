@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_cases import FAMILY, LOSS, VARIANT, federation_config, write_tables
+from host_cases import FAMILY, LOSS, VARIANT, federation_config, train_ranges, write_tables
 
 from support.ports import free_address
 from support.problems import Problem
@@ -60,6 +60,16 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
     for name in ("prepared.json", "held-out.csv", "subsets.json"):
         files = [tmp_path / folder / name for folder in ("together", "alone")]
         assert all(file.is_file() == files[0].is_file() for file in files)
+    # Labels and row numbers of mapped files are at no host whole; one process continues what several began.
+    for rounds in (4, 8):
+        train_ranges(tmp_path / f"ranges-one{rounds}", tmp_path / "ranges-alone", rounds, resume=rounds > 4)
+    train_ranges(tmp_path / "ranges-again", tmp_path / "ranges-together", 8, resume=True)
+    ours, theirs = history(tmp_path / "ranges-together"), history(tmp_path / "ranges-alone")
+    assert [line["round"] for line in ours] == [0, 2, 4, 6, 8]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-10)
+        assert one["metrics"]["train"] == pytest.approx(other["metrics"]["train"], rel=1e-10)
+    assert theirs[-1]["train_loss"] < theirs[0]["train_loss"]
     data = [json.loads((tmp_path / name / "federation.json").read_text()) for name in ("together", "alone")]
     assert data[0] == data[1]
     errors = [(tmp_path / f"error{process}").read_text() for process in range(2)]

@@ -104,7 +104,7 @@ class HostScoring:
         row = wanted.itemsize + phi.itemsize * phi.shape[1]
         for message in self.hosts.deliver(messages):
             numbers = np.frombuffer(message, np.int32, len(message) // row)
-            values = np.frombuffer(message, phi.dtype, offset=numbers.nbytes).reshape(len(numbers), -1)
+            values = np.frombuffer(message, phi.dtype, offset=numbers.nbytes).reshape(len(numbers), *phi.shape[1:])
             brought[np.searchsorted(wanted, numbers)] = values
             count += len(numbers)
         if count != len(wanted):
