@@ -60,7 +60,7 @@ def mapped(path: Path, array: Any) -> Any:
 def train_ranges(folder: Path, out: Path, rounds: int, resume: bool = False) -> Any:
     """Train on ranges of mapped files, in all processes that there are."""
     problem = mapped_problem(folder, RANGES, Objective("logistic", 0.1))
-    settings, execution = replace(problem.settings, step_size=0.5), Execution(devices=None)
+    settings, execution = replace(problem.settings, step_size=0.02), Execution(devices=None)
     return train(
         problem.federation,
         problem.blocks,
