@@ -288,9 +288,9 @@ class Simulation:
             for silo, table, block in zip(self.federation.silos, self._tables, linear, strict=True)
         ]
 
-    def _spread(self, silo: Silo, table: Any, rows: Any) -> Any:
+    def _spread(self, silo: Silo, table: Any, rows: NDArray[Any] | range) -> Any:
         """A client's features as they are in training: with marks of silos that are dropped."""
-        features, marks = table[rows], silo.marks
+        features, marks, rows = table[selection(rows)], silo.marks, np.asarray(rows)
         if marks is None or not marks.silos:
             return features
         from tdcd.federation.missing_rows import presence_of  # noqa: PLC0415 - few runs have such samples
@@ -302,7 +302,7 @@ class Simulation:
     def _client_products(self, silo: Silo, table: Any, design: Design) -> list[Any]:
         """The products of every client of a silo; each of several processes computes those of its own clients."""
         if self.hosts is None:
-            return [products(self._spread(silo, table, selection(rows)), design) for rows in silo.rows]
+            return [products(self._spread(silo, table, rows), design) for rows in silo.rows]
         has = self.hosts.has(silo.num_clients)
 
         def here() -> list[Any]:
