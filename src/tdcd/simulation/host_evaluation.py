@@ -23,8 +23,8 @@ from tdcd.federation.partition import Rows
 from tdcd.records.metrics import metrics
 from tdcd.simulation import evaluation
 
-SAMPLES_AT_ONCE = 1 << 16
-"""A host scores so many samples at a time."""
+SAMPLES_AT_ONCE = 1 << 20
+"""All hosts together score so many samples at a time."""
 EXACT = 1 << 22
 """Up to so many samples metrics are worked out from all scores, so that an AUC has no bins."""
 
@@ -54,6 +54,11 @@ class HostScoring:
         """The samples that are scored here."""
         return self.tables[0].held
 
+    @property
+    def _at_once(self) -> int:
+        """How many samples are scored here at a time."""
+        return max(1, SAMPLES_AT_ONCE // self.hosts.count)
+
     @cached_property
     def _holders(self) -> list[Holders]:
         return [Holders.of(own, len(table)) for own, table in zip(self.rows, self.tables, strict=True)]
@@ -72,10 +77,10 @@ class HostScoring:
     def _bounds(self) -> NDArray[np.int64]:
         """``[P, T + 1]``: at which samples the parts of every process begin, and the last one ends."""
         counts = self.hosts.gather(lambda: len(self.held))
-        steps = -(-max(counts) // SAMPLES_AT_ONCE)
+        steps, size = -(-max(counts) // self._at_once), self._at_once
 
         def own() -> list[int]:
-            starts = (self.held.numbers(SAMPLES_AT_ONCE * step, SAMPLES_AT_ONCE * step + 1) for step in range(1, steps))
+            starts = (self.held.numbers(size * step, size * step + 1) for step in range(1, steps))
             return [0, *(int(start[0]) if len(start) else len(self.tables[0]) for start in starts), len(self.tables[0])]
 
         return np.array(self.hosts.gather(own), np.int64).reshape(self.hosts.count, -1)
@@ -83,7 +88,7 @@ class HostScoring:
     def parts(self, phi_of: PhiOf) -> Iterator[Scored]:
         """What is scored here, part by part; every process takes as many, some of which may be empty."""
         for step in range(self._bounds.shape[1] - 1):
-            numbers = self.held.numbers(SAMPLES_AT_ONCE * step, SAMPLES_AT_ONCE * (step + 1))
+            numbers = self.held.numbers(self._at_once * step, self._at_once * (step + 1))
             phis = [
                 phi_of(silo, numbers) if alike else self._brought(silo, step, numbers, phi_of)
                 for silo, alike in enumerate(self._is_alike)

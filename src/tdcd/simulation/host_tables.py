@@ -16,7 +16,7 @@ from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices, whole
 from tdcd.simulation.staging import StagingBuffers
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 1 << 22
+ROWS_AT_ONCE, BYTES_AT_ONCE = 1 << 16, 1 << 22
 """Phi of all samples is computed for so many rows and bytes at a time: little compared with those that stay."""
 
 
