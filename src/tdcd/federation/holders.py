@@ -141,7 +141,7 @@ class Holders:
     def __getitem__(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """The client of each of these samples."""
         if self.starts is None or self.stops is None:
-            found: NDArray[Any] = self.clients[numbers]
+            found: NDArray[Any] = self.clients.take(numbers)
             return found
         which = np.maximum(np.searchsorted(self.starts, numbers, "right") - 1, 0)
         is_held = (numbers >= self.starts[which]) & (numbers < self.stops[which])
