@@ -5,6 +5,7 @@ What it finds wrong ends it with a traceback; what the files gave is in FOLDER.
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -57,7 +58,8 @@ def check_sums(simulation: Simulation, problem: Problem, blocks: list, scores: n
     federation, objective = problem.federation, problem.objective
     labels = np.asarray(federation.labels)
     with jax.enable_x64(True):
-        loss = np.mean(objective.losses(scores, labels)) + sum(map(objective.penalty, blocks))
+        losses = np.asarray(objective.losses(scores, labels))
+        loss = np.average(losses, weights=federation.weights) + sum(map(objective.penalty, blocks))
     known = metrics(objective.loss, scores, labels)
     for exact in (host_evaluation.EXACT, 0):
         host_evaluation.EXACT, before = exact, host_evaluation.EXACT
@@ -82,6 +84,9 @@ def main(address: str, process: int, folder: Path) -> None:
     host_evaluation.SAMPLES_AT_ONCE = 14
     for shape in (LINEAR, MIXED):
         check_law(Problem.draw(shape, LOSS, 3, "shuffled"), "device")
+    drawn = Problem.draw(MIXED, LOSS, 3, "shuffled")
+    weights = np.random.default_rng(0).random(len(drawn.federation.labels))
+    check_law(replace(drawn, federation=replace(drawn.federation, weights=weights)), "device")
     mapped = mapped_problem(folder / f"mapped{process}")
     check_law(mapped, "auto")
     assert all(isinstance(s.features.rows, np.memmap) for s in simulation_of(mapped, "auto").federation.silos)

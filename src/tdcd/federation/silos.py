@@ -20,7 +20,7 @@ from tdcd.core.settings import Dtype, Settings
 from tdcd.core.shared_rows import SharedCounts
 from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
-from tdcd.federation.holders import Holders
+from tdcd.federation.holders import Holders, smallest
 from tdcd.federation.hosts import HostRows
 from tdcd.federation.partition import (
     RowRule,
@@ -442,7 +442,7 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None, *, may_lack:
     if len(bounds) == len(silo.rows):
         _check_ranges(where, bounds, num_samples, may_lack=may_lack)
         return
-    owner = np.full(num_samples, -1)
+    owner = np.full(num_samples, -1, smallest(len(silo.rows)))
     for client, rows in enumerate(map(np.asarray, silo.rows)):
         if not len(rows):
             raise ValueError(f"{where}: client {client} holds no rows")
