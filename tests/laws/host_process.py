@@ -81,7 +81,7 @@ def check_sums(simulation: Simulation, problem: Problem, blocks: list, scores: n
 def main(address: str, process: int, folder: Path) -> None:
     join(address, process, 2)
     # So that small problems have several parts.
-    host_evaluation.SAMPLES_AT_ONCE = 14
+    host_evaluation.SAMPLES_AT_ONCE = 7
     for shape in (LINEAR, MIXED):
         check_law(Problem.draw(shape, LOSS, 3, "shuffled"), "device")
     drawn = Problem.draw(MIXED, LOSS, 3, "shuffled")

@@ -23,8 +23,8 @@ from tdcd.federation.partition import Rows
 from tdcd.records.metrics import metrics
 from tdcd.simulation import evaluation
 
-SAMPLES_AT_ONCE = 1 << 20
-"""All hosts together score so many samples at a time."""
+SAMPLES_AT_ONCE = 1 << 15
+"""A host scores so many samples at a time: little memory, next to a share of many."""
 EXACT = 1 << 22
 """Up to so many samples metrics are worked out from all scores, so that an AUC has no bins."""
 
@@ -54,11 +54,6 @@ class HostScoring:
         """The samples that are scored here."""
         return self.tables[0].held
 
-    @property
-    def _at_once(self) -> int:
-        """How many samples are scored here at a time."""
-        return max(1, SAMPLES_AT_ONCE // self.hosts.count)
-
     @cached_property
     def _holders(self) -> list[Holders]:
         return [Holders.of(own, len(table)) for own, table in zip(self.rows, self.tables, strict=True)]
@@ -77,7 +72,7 @@ class HostScoring:
     def _bounds(self) -> NDArray[np.int64]:
         """``[P, T + 1]``: at which samples the parts of every process begin, and the last one ends."""
         counts = self.hosts.gather(lambda: len(self.held))
-        steps, size = -(-max(counts) // self._at_once), self._at_once
+        steps, size = -(-max(counts) // SAMPLES_AT_ONCE), SAMPLES_AT_ONCE
 
         def own() -> list[int]:
             starts = (self.held.numbers(size * step, size * step + 1) for step in range(1, steps))
@@ -88,7 +83,7 @@ class HostScoring:
     def parts(self, phi_of: PhiOf) -> Iterator[Scored]:
         """What is scored here, part by part; every process takes as many, some of which may be empty."""
         for step in range(self._bounds.shape[1] - 1):
-            numbers = self.held.numbers(self._at_once * step, self._at_once * (step + 1))
+            numbers = self.held.numbers(SAMPLES_AT_ONCE * step, SAMPLES_AT_ONCE * (step + 1))
             phis = [
                 phi_of(silo, numbers) if alike else self._brought(silo, step, numbers, phi_of)
                 for silo, alike in enumerate(self._is_alike)

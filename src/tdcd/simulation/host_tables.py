@@ -16,8 +16,8 @@ from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices, whole
 from tdcd.simulation.staging import StagingBuffers
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 1 << 16, 1 << 22
-"""Phi of all samples is computed for so many rows and bytes at a time: little compared with those that stay."""
+FEWEST_ROWS, ROWS_AT_ONCE, BYTES_AT_ONCE = 1 << 12, 1 << 16, 1 << 22
+"""Phi is computed for so many rows, or bytes, at a time: little compared with those that stay."""
 
 
 class DeviceTable(NamedTuple):
@@ -58,7 +58,9 @@ def phi_of_all(block: Tree, table: HostRows, model: Block, hosts: Hosts) -> NDAr
 
 def phi_of_rows(block: Tree, table: HostRows, model: Block, places: NDArray[Any]) -> NDArray[Any]:
     """``[n, C]``: phi of the rows at these places, some at a time."""
-    size = min(ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // row_bytes(table)), len(table))
+    # Few sizes, since a program is compiled for each.
+    wanted = max(FEWEST_ROWS, 1 << (max(1, len(places)) - 1).bit_length())
+    size = min(wanted, ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // row_bytes(table)), len(table))
     chunks = []
     for start in range(0, max(1, len(places)), size):
         own = places[start : start + size]
