@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.examples import num_examples
-from tdcd.federation.holders import Held, Holders
 from tdcd.federation.partition import contiguous_rows, equal_sizes, row_ranges
+from tdcd.federation.placement import Held, Holders
 from tdcd.federation.silos import Federation, Silo
 
 pytestmark = pytest.mark.quick

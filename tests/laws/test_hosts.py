@@ -14,8 +14,8 @@ from support.ports import free_address
 from support.problems import Problem
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
-from tdcd.federation.holders import Held
 from tdcd.federation.hosts import HostRows, Hosts
+from tdcd.federation.placement import Held
 from tdcd.federation.silos import Federation, Silo
 from tdcd.training.run import resume
 from tdcd.training.train import train_plan

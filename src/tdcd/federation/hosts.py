@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdcd.federation.holders import Held
 from tdcd.federation.partition import Rows, aligned_empty
+from tdcd.federation.placement import Held
 
 if TYPE_CHECKING:
     from tdcd.federation.silos import Federation, Silo

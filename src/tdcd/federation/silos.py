@@ -20,7 +20,6 @@ from tdcd.core.settings import Dtype, Settings
 from tdcd.core.shared_rows import SharedCounts
 from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table, check_one_each, numbers
-from tdcd.federation.holders import Holders, smallest
 from tdcd.federation.hosts import HostRows
 from tdcd.federation.partition import (
     RowRule,
@@ -33,6 +32,7 @@ from tdcd.federation.partition import (
     split_rows,
     take,
 )
+from tdcd.federation.placement import Holders, smallest
 from tdcd.federation.weights import ClassWeights, checked, weigh_apart
 
 

@@ -17,9 +17,9 @@ from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.losses.figures import Figures, Sums
 from tdcd.core.objective import Objective
 from tdcd.core.randomized import KEPT, Response
-from tdcd.federation.holders import Held, Holders
 from tdcd.federation.hosts import HostRows, Hosts
 from tdcd.federation.partition import Rows
+from tdcd.federation.placement import Held, Holders
 from tdcd.records.metrics import metrics
 from tdcd.simulation import evaluation
 

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Tree
-from tdcd.federation.holders import Held
 from tdcd.federation.hosts import HostRows, Hosts, held_of, row_bytes
-from tdcd.federation.placement import Placement
+from tdcd.federation.placement import Held, Placement
 from tdcd.federation.silos import Silo
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices, whole

@@ -28,9 +28,8 @@ from tdcd.core.choices import Gradient
 from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
-from tdcd.federation.holders import Holders
 from tdcd.federation.hosts import HostRows, is_mapped, mapped_rows, row_bytes
-from tdcd.federation.placement import Padding, Placement, Placer, padded_slots, place_alike, shared
+from tdcd.federation.placement import Holders, Padding, Placement, Placer, padded_slots, place_alike, shared
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import Call, Problem, State, TracedObjective, padded
 from tdcd.simulation.staging import StagingBuffers
