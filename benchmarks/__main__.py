@@ -36,6 +36,7 @@ NAMES = (
     "encrypted_slopes",
     "stragglers",
     "hosts",
+    "mapped_hosts",
     "missing_rows",
     "align",
 )

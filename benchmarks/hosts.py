@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,18 +82,27 @@ def write(folder: Path, rows: int) -> Path:
 
 def train(config: Path, out: Path, processes: int, limit: int | None = None) -> list[Peak]:
     """Run the configuration in so many processes, each with at most ``limit`` bytes of data; see :class:`Peak`."""
+    command, address = [sys.executable, "-m", "tdcd", "run", str(config), "--out", str(out)], free_address()
+    together = ["--coordinator", address, "--processes", str(processes), "--process"]
+    commands = [[*command, *together, str(process)] for process in range(processes)]
+    return watched(commands if processes > 1 else [command], out, limit)
+
+
+def free_address() -> str:
+    """An address of this machine where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def watched(commands: Sequence[Sequence[str]], out: Path, limit: int | None = None) -> list[Peak]:
+    """Run these commands at the same time; their output goes to files next to ``out``, with numbers."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TDCD_CACHE": ""}
     environment |= {"MALLOC_ARENA_MAX": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
     started = []
-    for process in range(processes):
-        command = [sys.executable, "-m", "tdcd", "run", str(config), "--out", str(out)]
-        if processes > 1:
-            command += ["--coordinator", address, "--process", str(process), "--processes", str(processes)]
+    for process, command in enumerate(commands):
         with (out.parent / f"{out.name}-{process}.log").open("w") as log, _limits(limit):
             started.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
-    peaks: list[Any] = [None] * processes
+    peaks: list[Any] = [None] * len(commands)
     watching = [threading.Thread(target=_watch, args=(peaks, place, one)) for place, one in enumerate(started)]
     for thread in watching:
         thread.start()

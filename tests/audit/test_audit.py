@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tdcd.records.metrics import auc
 
 from support.well_formed import Page
 from tdcd.audit import Mode, audit, modes_of
@@ -19,6 +18,7 @@ from tdcd.audit.tables import numbers, overview
 from tdcd.config import check_config
 from tdcd.config.resolve import plan
 from tdcd.core.family.labels import LabelsAt
+from tdcd.core.losses.figures import auc
 from tdcd.pages.audit import page, write_page
 from tdcd.training.train import train_plan
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from support.problems import Problem, Shape
+from tdcd import Federation, train
 from tdcd.blocks import Linear, Mlp
 from tdcd.core.codecs.fixed_point import FixedBlocks, FixedPoint
 from tdcd.core.codecs.quantised import Quantised
+from tdcd.core.execution import Execution
 from tdcd.core.family.dropout import SiloDropout
 from tdcd.core.family.overlap import Overlap
 from tdcd.core.family.participation import RandomClients
@@ -32,15 +34,45 @@ VARIANT = Variant(
 """Every part that the place of a row or a client could change."""
 
 
-def mapped_problem(folder: Path) -> Problem:
-    """A problem whose features are files."""
-    problem = Problem.draw(LINEAR, LOSS, 5, "shuffled")
-    folder.mkdir()
-    silos = []
+RANGES = replace(LINEAR, clients=(4, 2))
+"""Clients hold ranges of samples; silos with another number of them have them at other hosts."""
+
+
+def mapped_problem(folder: Path, shape: Shape = LINEAR, objective: Objective = LOSS) -> Problem:
+    """A problem whose features are files; and its labels, too, where clients hold ranges of samples."""
+    problem = Problem.draw(shape, objective, 5, "aligned" if shape is RANGES else "shuffled")
+    folder.mkdir(parents=True)
+    silos, labels = [], problem.federation.labels
     for silo in problem.federation.silos:
-        np.save(folder / f"{silo.name}.npy", silo.features)
-        silos.append(replace(silo, features=np.load(folder / f"{silo.name}.npy", mmap_mode="r")))
-    return replace(problem, federation=replace(problem.federation, silos=tuple(silos)))
+        rows = silo.rows if shape is LINEAR else tuple(range(int(own[0]), int(own[-1]) + 1) for own in silo.rows)
+        silos.append(replace(silo, features=mapped(folder / f"{silo.name}.npy", silo.features), rows=rows))
+    if shape is RANGES:
+        labels = mapped(folder / "labels.npy", labels)
+    return replace(problem, federation=Federation(tuple(silos), labels))
+
+
+def mapped(path: Path, array: Any) -> Any:
+    """The array as a mapped file."""
+    np.save(path, array)
+    return np.load(path, mmap_mode="r")
+
+
+def train_ranges(folder: Path, out: Path, rounds: int, resume: bool = False) -> Any:
+    """Train on ranges of mapped files, in all processes that there are."""
+    problem = mapped_problem(folder, RANGES, Objective("logistic", 0.1))
+    settings, execution = replace(problem.settings, step_size=0.02), Execution(devices=None)
+    return train(
+        problem.federation,
+        problem.blocks,
+        problem.objective,
+        settings,
+        rounds=rounds,
+        evaluate_every=2,
+        out=out,
+        resume=resume,
+        execution=execution,
+        verbose=0,
+    )
 
 
 def federation_config(rounds: int) -> dict[str, Any]:

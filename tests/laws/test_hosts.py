@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_cases import FAMILY, LOSS, VARIANT, federation_config, write_tables
+from host_cases import FAMILY, LOSS, VARIANT, federation_config, train_ranges, write_tables
 
 from support.ports import free_address
 from support.problems import Problem
 from tdcd.config import ConfigError, check_config
 from tdcd.config.resolve import plan
 from tdcd.federation.hosts import HostRows, Hosts
+from tdcd.federation.placement import Held
 from tdcd.federation.silos import Federation, Silo
 from tdcd.training.run import resume
 from tdcd.training.train import train_plan
@@ -59,6 +60,16 @@ def test_two_processes_give_what_one_gives(tmp_path, monkeypatch):
     for name in ("prepared.json", "held-out.csv", "subsets.json"):
         files = [tmp_path / folder / name for folder in ("together", "alone")]
         assert all(file.is_file() == files[0].is_file() for file in files)
+    # Labels and row numbers of mapped files are at no host whole; one process continues what several began.
+    for rounds in (4, 8):
+        train_ranges(tmp_path / f"ranges-one{rounds}", tmp_path / "ranges-alone", rounds, resume=rounds > 4)
+    train_ranges(tmp_path / "ranges-again", tmp_path / "ranges-together", 8, resume=True)
+    ours, theirs = history(tmp_path / "ranges-together"), history(tmp_path / "ranges-alone")
+    assert [line["round"] for line in ours] == [0, 2, 4, 6, 8]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-10)
+        assert one["metrics"]["train"] == pytest.approx(other["metrics"]["train"], rel=1e-10)
+    assert theirs[-1]["train_loss"] < theirs[0]["train_loss"]
     data = [json.loads((tmp_path / name / "federation.json").read_text()) for name in ("together", "alone")]
     assert data[0] == data[1]
     errors = [(tmp_path / f"error{process}").read_text() for process in range(2)]
@@ -80,9 +91,9 @@ def test_every_client_is_at_one_host():
 
 
 def test_a_row_of_another_process_is_not_found():
-    rows = HostRows.keep(np.arange(12.0).reshape(6, 2), np.array([4, 1]))
+    rows = HostRows.keep(np.arange(12.0).reshape(6, 2), Held.of([np.array([4, 1])]))
     assert rows.rows.tolist() == [[2, 3], [8, 9]]
-    assert rows.here.tolist() == [1, 4]
+    assert rows.held.numbers().tolist() == [1, 4]
     assert rows[np.array([4])].tolist() == [[8, 9]]
     with pytest.raises(IndexError, match="sample 2 is in another process"):
         rows[np.array([1, 2])]

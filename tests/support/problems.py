@@ -160,7 +160,7 @@ class Problem:
         if isinstance(head := self.objective.combine, Pairs):
             models = [oracle.Squared(model, head.rank) for model in models]
         return [
-            oracle.Silo(model, np.asarray(silo.features, np.float64), [rows.tolist() for rows in silo.rows])
+            oracle.Silo(model, np.asarray(silo.features, np.float64), [[*map(int, rows)] for rows in silo.rows])
             for model, silo in zip(models, self.federation.silos, strict=True)
         ]
 

@@ -72,7 +72,7 @@ def _client(planned: Plan, simulation: Simulation, index: int, block: Tree) -> C
         minibatches=settings.minibatches,
         draws=settings.draws,
     )[0]
-    width = Placer(silo.owner(), simulation.batch_size).usual
+    width = Placer(silo.holders, simulation.batch_size).usual
     rows = ids[:, :width]
     features = jnp.asarray(silo.features[rows], settings.dtype)
     labels = jnp.asarray(federation.labels[rows], simulation.objective.label_dtype(settings.dtype))

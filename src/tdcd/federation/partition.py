@@ -1,6 +1,6 @@
 """Partitioners: ways to cut a table's columns into silos and a silo's rows over its clients, and what each silo takes.
 
-A row split is one sorted array of row numbers per client. Random generators are arguments.
+A row split is, per client, a sorted array of row numbers, or a range of them. Random generators are arguments.
 """
 
 import math
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tdcd.core.words import counted, there_are
 from tdcd.data.table import Scaling, Table
 
-Rows = tuple[NDArray[np.int64], ...]
+Rows = tuple[NDArray[np.int64] | range, ...]
 RowRule = Literal["contiguous", "shuffled", "dirichlet"]
 ALIGNMENT = 64
 """Bytes; on the CPU, JAX uses arrays that begin at a multiple of these where they are."""
@@ -65,6 +65,21 @@ def image_strips(width: int, num_silos: int) -> list[slice]:
 def contiguous_rows(num_rows: int, sizes: Sequence[int]) -> Rows:
     """The first ``sizes[0]`` rows to client 0, the next to client 1, and so on."""
     return _cut(np.arange(num_rows), sizes)
+
+
+def row_ranges(sizes: Sequence[int]) -> Rows:
+    """The same as ranges, which take no memory, however many rows there are.
+
+    >>> row_ranges([1, 3])
+    (range(0, 1), range(1, 4))
+    """
+    stops = np.cumsum([0, *sizes]).tolist()
+    return tuple(range(start, stop) for start, stop in pairwise(stops))
+
+
+def selection(rows: NDArray[np.int64] | range) -> Any:
+    """What takes these rows of an array: without a copy of it, if they are a range."""
+    return slice(rows.start, rows.stop) if isinstance(rows, range) else rows
 
 
 def shuffled_rows(num_rows: int, sizes: Sequence[int], rng: np.random.Generator) -> Rows:

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal, Protocol, Self, get_args
 
 import numpy as np
@@ -30,6 +32,7 @@ from tdcd.federation.partition import (
     split_rows,
     take,
 )
+from tdcd.federation.placement import Holders, smallest
 from tdcd.federation.weights import ClassWeights, checked, weigh_apart
 
 ONES = "bias"
@@ -54,7 +57,7 @@ class Silo:
     """``[M, ...]``: the silo's columns of the training samples, in the federation's sample order. An array, or in one
     of several processes :class:`tdcd.federation.hosts.HostRows`."""
     rows: Rows
-    """One array of sample numbers per client."""
+    """Per client its sample numbers: an array, or a range."""
     columns: tuple[str, ...] = ()
     """The columns' names; empty for images."""
     test_features: Any = None
@@ -86,7 +89,8 @@ class Silo:
         for name in ("features", "test_features"):
             if not isinstance(getattr(self, name), HostRows | None):
                 object.__setattr__(self, name, numbers(getattr(self, name), f"silo '{self.name}': {name}"))
-        object.__setattr__(self, "rows", tuple(np.asarray(rows) for rows in self.rows))
+        given = (rows if isinstance(rows, range) and rows.step == 1 else np.asarray(rows) for rows in self.rows)
+        object.__setattr__(self, "rows", tuple(given))
         if not self.clients:
             object.__setattr__(self, "clients", tuple(f"c{index + 1}" for index in range(len(self.rows))))
         if self.rows and len(self.test_rows) != len(self.rows) and self.test_features is not None:
@@ -132,11 +136,16 @@ class Silo:
         test = [] if self.test_shared is None else [self.test_shared[rows] for rows in self.test_rows]
         return SharedCounts.of(train, test, num_samples, drawn)
 
+    @cached_property
+    def holders(self) -> Holders:
+        """Which client holds each sample, in little memory."""
+        return Holders.of(self.rows, len(self.features))
+
     def owner(self) -> NDArray[np.int32]:
         """``[M]``: which client holds each sample; -1 where the silo lacks it."""
         owner = np.full(len(self.features), -1, np.int32)
         for client, rows in enumerate(self.rows):
-            owner[rows] = client
+            owner[np.asarray(rows)] = client
         return owner
 
     def with_ones(self) -> Self:
@@ -207,8 +216,8 @@ class Federation:
     """
 
     silos: tuple[Silo, ...]
-    labels: NDArray[Any]
-    """``[M]``."""
+    labels: Any
+    """``[M]``. An array, or in the simulation of one of several processes :class:`tdcd.federation.hosts.HostLabels`."""
     test_labels: NDArray[Any] | None = None
     """``[m]``, of the held-out samples."""
     label_scale: float = 1.0
@@ -234,7 +243,7 @@ class Federation:
         if not self.silos:
             raise ValueError("a federation needs at least one silo")
         for key in ("labels", "test_labels"):
-            if getattr(self, key) is not None:
+            if not isinstance(getattr(self, key), HostRows | None):
                 object.__setattr__(self, key, numbers(getattr(self, key), key))
                 check_one_each(getattr(self, key), key)
         is_weighted = self.weights is not None
@@ -449,8 +458,12 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None, *, may_lack:
         raise ValueError(f"{where}: a sample has shape {shapes}")
     if not silo.rows:
         raise ValueError(f"{where} has no clients")
-    owner = np.full(num_samples, -1)
-    for client, rows in enumerate(silo.rows):
+    bounds = [(rows.start, rows.stop) for rows in silo.rows if isinstance(rows, range)]
+    if len(bounds) == len(silo.rows):
+        _check_ranges(where, bounds, num_samples, may_lack=may_lack)
+        return
+    owner = np.full(num_samples, -1, smallest(len(silo.rows)))
+    for client, rows in enumerate(map(np.asarray, silo.rows)):
         if not len(rows):
             raise ValueError(f"{where}: client {client} holds no rows")
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
@@ -467,6 +480,24 @@ def _check_silo(silo: Silo, num_samples: int, num_test: int | None, *, may_lack:
         owner[rows] = client
     if (owner < 0).any() and not may_lack:
         raise ValueError(f"{where}: row {int(np.argmin(owner))} is held by no client")
+
+
+def _check_ranges(where: str, bounds: Sequence[tuple[int, int]], num_samples: int, *, may_lack: bool) -> None:
+    """Refuse clients' ranges of samples that are no partition."""
+    before, last = 0, 0
+    for client, (start, stop) in sorted(enumerate(bounds), key=itemgetter(1)):
+        if start >= stop:
+            raise ValueError(f"{where}: client {client} holds no rows")
+        if start < 0 or stop > num_samples:
+            row = start if start < 0 else max(start, num_samples)
+            raise ValueError(f"{where}: client {client} holds row {row}; {there_are(num_samples, 'sample')}")
+        if start < before:
+            raise ValueError(f"{where}: row {start} is held by client {last} and by client {client}")
+        if start > before and not may_lack:
+            raise ValueError(f"{where}: row {before} is held by no client")
+        before, last = stop, client
+    if before < num_samples and not may_lack:
+        raise ValueError(f"{where}: row {before} is held by no client")
 
 
 def start_blocks(

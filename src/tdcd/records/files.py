@@ -24,6 +24,7 @@ from tdcd.core.words import counted
 
 MOST_BYTES = 256 << 20
 """The largest file that is read as a whole, unless its reader sets another limit."""
+NUMBERS_AT_ONCE = 1 << 16
 MOST_LINE_BYTES = 16 << 20
 MOST_DEPTH = 64
 """The deepest nesting of tables and lists."""
@@ -214,11 +215,24 @@ def marks_of(lines: Iterable[str]) -> list[Mark]:
     return [*accumulate(lines, Mark.after, initial=NO_LINES)]
 
 
-def digest_of(words: Any, arrays: Mapping[str, NDArray[Any]]) -> str:
-    """A digest of words, as JSON, and of named arrays in any order."""
+def digest_of(words: Any, arrays: Mapping[str, NDArray[Any] | range]) -> str:
+    """A digest of words, as JSON, and of named arrays in any order; a range is the array of its numbers."""
     names = sorted(arrays)
-    shapes = [[name, arrays[name].dtype.str, arrays[name].shape] for name in names]
+    kinds = {name: np.dtype(np.int64) if isinstance(part, range) else part.dtype for name, part in arrays.items()}
+    shapes = [
+        [name, kinds[name].str, [len(part)] if isinstance(part := arrays[name], range) else part.shape]
+        for name in names
+    ]
     digest = hashlib.blake2b(json.dumps([words, shapes], sort_keys=True).encode(), digest_size=16)
     for name in names:
-        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data)
+        for piece in _pieces(arrays[name]):
+            digest.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def _pieces(array: NDArray[Any] | range) -> Iterator[NDArray[Any]]:
+    if not isinstance(array, range):
+        yield array
+        return
+    for start in range(array.start, array.stop, NUMBERS_AT_ONCE):
+        yield np.arange(start, min(start + NUMBERS_AT_ONCE, array.stop), dtype=np.int64)

@@ -36,6 +36,7 @@ from tdcd.core.schedule import batch_ids, is_permuted
 from tdcd.core.settings import Settings
 from tdcd.federation import client_of
 from tdcd.federation.hosts import Hosts, is_mapped
+from tdcd.federation.partition import selection
 from tdcd.federation.silos import Federation, Silo
 from tdcd.records.files import digest_of, marks_of, open_plain, parse_json, read_plain, write_json
 from tdcd.records.model_file import RESTORE, read_block, settings_digest
@@ -251,11 +252,12 @@ def _by_client(federation: Federation, hosts: Hosts | None, digest: Callable[[Si
 
 
 def _rows_digest(federation: Federation, silo: Silo, rows: Any) -> str:
-    arrays = {"rows": rows, "labels": federation.labels[rows]}
+    chosen = selection(rows)
+    arrays = {"rows": rows, "labels": federation.labels[chosen]}
     if federation.weights is not None:
-        arrays["weights"] = federation.weights[rows]
+        arrays["weights"] = federation.weights[chosen]
     if not is_mapped(silo.features):
-        arrays["features"] = silo.features[rows]
+        arrays["features"] = silo.features[chosen]
     return digest_of([*silo.features.shape], arrays)
 
 

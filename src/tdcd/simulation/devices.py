@@ -1,7 +1,8 @@
 """The devices of a simulation: a line of them, over which each silo's clients are spread."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -52,7 +53,9 @@ class Devices:
         """The processes of the line, if there are several: each has the rows of its own clients only."""
         if self.mesh is None or jax.process_count() == 1:
             return None
-        return Hosts(tuple(device.process_index for device in self.mesh.devices.flat), jax.process_index(), _exchange)
+        return Hosts(
+            tuple(device.process_index for device in self.mesh.devices.flat), jax.process_index(), _exchange, _deliver
+        )
 
     @property
     def tables(self) -> PartitionSpec:
@@ -138,6 +141,32 @@ def _exchange(message: bytes) -> list[bytes]:
     return [padded[:size].tobytes() for padded, size in zip(gathered, sizes, strict=True)]
 
 
+def _deliver(messages: Sequence[bytes]) -> list[bytes]:
+    """Every process's message to this one; see :class:`tdcd.federation.hosts.Hosts`."""
+    own = np.array([len(message) for message in messages], np.int32)
+    sizes = multihost_utils.process_allgather(own)
+    count, here, most = len(messages), jax.process_index(), int(sizes.max())
+    if not most:
+        return [b""] * count
+    step = 1 << max(8, most.bit_length() - 4)
+    room = np.zeros((1, count, -(-most // step) * step), np.uint8)
+    for place, message in zip(room[0], messages, strict=True):
+        place[: len(message)] = np.frombuffer(message, np.uint8)
+    first = [next(d for d in jax.devices() if d.process_index == process) for process in range(count)]
+    mesh = Mesh(np.array(first), (AXIS,))
+    shape = (count, *room.shape[1:])
+    sent = jax.make_array_from_callback(shape, NamedSharding(mesh, spec(0)), lambda index: room)
+    received = np.asarray(_dealt(mesh)(sent).addressable_data(0))[0]
+    return [padded[:size].tobytes() for padded, size in zip(received, sizes[:, here], strict=True)]
+
+
+@cache
+def _dealt(mesh: Mesh) -> Callable[[Array], Array]:
+    """``[P, P, n]``, spread over the processes, with the first two axes exchanged."""
+    deal = partial(jax.lax.all_to_all, axis_name=AXIS, split_axis=1, concat_axis=1, tiled=True)
+    return jax.jit(jax.shard_map(deal, mesh=mesh, in_specs=spec(0), out_specs=spec(0), check_vma=False))
+
+
 def of_first(tree: Tree, hosts: Hosts) -> Tree:
     """Process 0's arrays; all processes have arrays of the same shapes."""
     leaves, structure = jax.tree.flatten(tree)
@@ -153,10 +182,10 @@ def of_first(tree: Tree, hosts: Hosts) -> Tree:
 def whole(table: HostRows, figures: NDArray[Any], hosts: Hosts) -> NDArray[Any]:
     """``[M, ...]``: figures of all samples, from those ``[h, ...]`` of the rows that each process has."""
     joined = np.zeros((len(table), *figures.shape[1:]), figures.dtype)
-    numbers = table.here
     for start in range(0, len(table), SAMPLES_AT_ONCE):
-        first, last = np.searchsorted(numbers, [start, start + SAMPLES_AT_ONCE])
-        for message in hosts.exchange(numbers[first:last].tobytes() + figures[first:last].tobytes()):
+        first, last = table.held.before(start), table.held.before(start + SAMPLES_AT_ONCE)
+        numbers = table.held.numbers(first, last)
+        for message in hosts.exchange(numbers.tobytes() + figures[first:last].tobytes()):
             count = len(message) // (numbers.itemsize + row_bytes(figures))
             own = np.frombuffer(message, numbers.dtype, count)
             joined[own] = np.frombuffer(message, figures.dtype, offset=own.nbytes).reshape(count, *figures.shape[1:])

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from tdcd.blocks.base import Block
 from tdcd.core.objective import Tree
-from tdcd.federation.hosts import HostRows, Hosts, row_bytes
-from tdcd.federation.placement import Placement
+from tdcd.federation.hosts import HostRows, Hosts, held_of, row_bytes
+from tdcd.federation.placement import Held, Placement
 from tdcd.federation.silos import Silo
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import Devices, whole
 from tdcd.simulation.staging import StagingBuffers
 
-ROWS_AT_ONCE, BYTES_AT_ONCE = 4096, 1 << 22
-"""Phi of all samples is computed for so many rows and bytes at a time: little compared with those that stay."""
+FEWEST_ROWS, ROWS_AT_ONCE, BYTES_AT_ONCE = 1 << 12, 1 << 16, 1 << 22
+"""Phi is computed for so many rows, or bytes, at a time: little compared with those that stay."""
 
 
 class DeviceTable(NamedTuple):
@@ -24,42 +24,50 @@ class DeviceTable(NamedTuple):
 
     features: Array
     """``[devices * most, ...]``: on each device the rows of its clients, in order; zeros where it has fewer."""
-    places: NDArray[np.int32]
-    """``[M]``: where each sample is on its device."""
+    held: tuple[Held, ...]
+    """The samples of each device of this process."""
 
     @classmethod
     def put(cls, silo: Silo, table: HostRows, devices: Devices, hosts: Hosts) -> "DeviceTable":
         """Take to each device of this process what is its own."""
         device_of = hosts.device_of(silo.num_clients)
-        numbers = [
-            np.sort(np.concatenate([np.empty(0, np.int64), *(silo.rows[k] for k in np.flatnonzero(device_of == d))]))
-            for d in range(devices.count)
-        ]
-        most, places = max(map(len, numbers)), np.empty(len(table), np.int32)
-        for own in numbers:
-            places[own] = np.arange(len(own))
+        most = int(np.bincount(device_of, silo.rows_held).max())
+        held = {d: held_of(silo.rows, device_of == d) for d, process in enumerate(hosts.line) if process == hosts.here}
 
         def part(index: Any) -> NDArray[Any]:
-            own = numbers[(index[0].start or 0) // most]
+            own = held[(index[0].start or 0) // most]
             room = np.zeros((most, *table.shape[1:]), table.dtype)
-            room[: len(own)] = table[own]
+            room[: len(own)] = table[own.numbers()]
             return room
 
-        return cls(devices.make((devices.count * most, *table.shape[1:]), part, axis=0), places)
+        return cls(devices.make((devices.count * most, *table.shape[1:]), part, axis=0), tuple(held.values()))
+
+    def places(self, numbers: NDArray[Any]) -> NDArray[np.int32]:
+        """Where each sample is on its device; anything for one on a device of another process."""
+        places: NDArray[np.int32] = np.max([own.places(numbers) for own in self.held], axis=0, initial=0).astype(
+            np.int32
+        )
+        return places
 
 
 def phi_of_all(block: Tree, table: HostRows, model: Block, hosts: Hosts) -> NDArray[Any]:
     """A silo's phi ``[M, C]`` of all samples: each host computes that of its own rows and sends it to the others."""
-    numbers, fitting = table.here, max(1, BYTES_AT_ONCE // row_bytes(table))
-    size = min(ROWS_AT_ONCE, fitting, len(table))
+    return whole(table, phi_of_rows(block, table, model, table.where(table.held.numbers())), hosts)
+
+
+def phi_of_rows(block: Tree, table: HostRows, model: Block, places: NDArray[Any]) -> NDArray[Any]:
+    """``[n, C]``: phi of the rows at these places, some at a time."""
+    # Few sizes, since a program is compiled for each.
+    wanted = max(FEWEST_ROWS, 1 << (max(1, len(places)) - 1).bit_length())
+    size = min(wanted, ROWS_AT_ONCE, max(1, BYTES_AT_ONCE // row_bytes(table)), len(table))
     chunks = []
-    for start in range(0, max(1, len(numbers)), size):
-        own = table.places[numbers[start : start + size]]
+    for start in range(0, max(1, len(places)), size):
+        own = places[start : start + size]
         # One size for all chunks, so that one program does; a host without rows learns the shape from any.
         rows = table.rows[np.resize(own if len(own) else [0], size)]
         phi = evaluation.scores([block], [rows], 0, rows=size, blocks=(model,), is_batch=False)
         chunks.append(np.asarray(phi)[: len(own)])
-    return whole(table, np.concatenate(chunks), hosts)
+    return np.concatenate(chunks)
 
 
 class HostLayout:
@@ -92,7 +100,7 @@ class HostLayout:
             assert held is not None
             own = numbers(index)
             spare = np.zeros((rounds - len(own), *own.shape[1:]), np.int32)
-            return np.concatenate([held.places[own], spare])
+            return np.concatenate([held.places(own), spare])
 
         if held is None:
             return self._devices.make((*shape, *table.shape[1:]), gathered, axis=1)

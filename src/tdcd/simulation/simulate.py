@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,15 @@ from tdcd.core.codecs.codec import Sending, encode_scores, seed_words
 from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.execution import Execution
 from tdcd.core.family.scaled import mean_products, products
+from tdcd.core.losses.figures import Figures
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.round import CertificateKind, Round, Widths, round_of
 from tdcd.core.settings import Settings
 from tdcd.core.shared_rows import is_one_step
 from tdcd.core.variant import Variant
 from tdcd.core.words import counted, there_are
-from tdcd.federation.hosts import HostRows, is_mapped, kept_here
+from tdcd.federation.hosts import HostLabels, HostRows, is_mapped, kept_here, labels_kept_here, mapped_rows
+from tdcd.federation.partition import selection
 from tdcd.federation.silos import Federation, Silo, start_blocks
 from tdcd.federation.weights import weighted_mean
 from tdcd.simulation import evaluation
@@ -33,6 +35,9 @@ from tdcd.simulation.engines import choose_engine
 from tdcd.simulation.engines.base import ROUNDS_PER_CALL, Call, Problem, Run, State, compiled, weights_of
 from tdcd.simulation.ranges import check_features, check_largest, largest_finite, start_largest
 from tdcd.simulation.staging import has_wide_rows, on_host, prefetch
+
+if TYPE_CHECKING:
+    from tdcd.simulation.host_evaluation import HostScoring
 
 ROWS_AT_ONCE = 4096
 """Evaluation goes over the samples in chunks of this many."""
@@ -110,7 +115,7 @@ class Simulation:
         if self.hosts is not None and len(runs) > 1:
             raise ValueError(f"{len(runs)} runs at once need one process: several hosts train one run at a time")
         federation, settings, objective = kept_here(self.federation, self.hosts), self.settings, self.objective
-        self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
+        self.federation = federation
         if self.variant.carried is not None and (self.devices.count > 1 or self.hosts is not None or len(runs) > 1):
             raise ValueError(f"{self.variant.update}: memories of clients need one run on one device")
         for clash in self.variant.clashes(len(blocks), self.objective.combine):
@@ -128,7 +133,8 @@ class Simulation:
             raise ValueError(f"{self.variant.timing} must have a period for each of the {len(blocks)} silos, or none")
         self.num_samples = federation.num_samples
         self.batch_size = settings.effective_batch_size(self.num_samples)
-        objective.check_labels(federation.labels, everywhere=self.variant.knowledge.are_labels_everywhere)
+        federation = self._checked_labels(federation, objective)
+        self.federation, self.runs = federation, (runs[0]._replace(federation=federation), *runs[1:])
         self.num_outputs = objective.num_outputs([federation.labels, federation.test_labels])
         self.phi_width = objective.phi_width(self.num_outputs)
         self._labels_dtype = objective.label_dtype(settings.dtype)
@@ -146,7 +152,7 @@ class Simulation:
                 self.batch_size,
                 self.phi_width,
                 self._tables,
-                federation.labels.astype(self._labels_dtype),
+                self._labels(federation),
                 None,
                 self.devices,
                 most_rounds,
@@ -157,6 +163,23 @@ class Simulation:
             on_device = [self._held(silo, table) for silo, table in tables] if stays else None
             self._engine = choose_engine(problem._replace(on_device=on_device), self.execution.engine)
         self._on_device = self.devices.here(on_device) if self.hosts is None else None
+
+    def _checked_labels(self, federation: Federation, objective: Objective) -> Federation:
+        """The federation, if training can take its labels; of several hosts, each has those of its own rows."""
+        everywhere = self.variant.knowledge.are_labels_everywhere
+        check = partial(objective.check_labels, everywhere=everywhere)
+        if self.hosts is not None and everywhere and not isinstance(federation.labels, HostLabels):
+            return labels_kept_here(federation, self.hosts, check)
+        if not isinstance(federation.labels, HostLabels):
+            check(federation.labels)
+        return federation
+
+    def _labels(self, federation: Federation) -> Any:
+        """The training labels in the type that the loss takes; in one of several hosts, of those there."""
+        labels, dtype = federation.labels, self._labels_dtype
+        if not isinstance(labels, HostLabels):
+            return labels.astype(dtype)
+        return labels if labels.dtype == dtype else mapped_rows(labels, lambda rows: rows.astype(dtype))
 
     def _held(self, silo: Silo, table: Any) -> Any:
         """A silo's features on the devices, where they stay: all on each, or on several hosts those of its clients."""
@@ -266,9 +289,9 @@ class Simulation:
             for silo, table, block in zip(self.federation.silos, self._tables, linear, strict=True)
         ]
 
-    def _spread(self, silo: Silo, table: Any, rows: NDArray[Any]) -> Any:
+    def _spread(self, silo: Silo, table: Any, rows: NDArray[Any] | range) -> Any:
         """A client's features as they are in training: with marks of silos that are dropped."""
-        features, marks = table[rows], silo.marks
+        features, marks, rows = table[selection(rows)], silo.marks, np.asarray(rows)
         if marks is None or not marks.silos:
             return features
         from tdcd.federation.missing_rows import presence_of  # noqa: PLC0415 - few runs have such samples
@@ -285,7 +308,7 @@ class Simulation:
 
         def here() -> list[Any]:
             return [
-                products(table[rows], design).tolist() if own else None
+                products(table[selection(rows)], design).tolist() if own else None
                 for rows, own in zip(silo.rows, has, strict=True)
             ]
 
@@ -427,6 +450,49 @@ class Simulation:
                 )
                 chunks.append(np.asarray(chunk)[..., start - begin :, :])
         return np.concatenate(chunks, axis=-2)
+
+    def measured(self, hub_blocks: list[Tree], split: str) -> tuple[float, Figures]:
+        """The objective and the metrics over the training samples or the held-out ones, by several hosts together.
+
+        Each scores some of them, and they add up.
+        """
+        # Few runs have several hosts.
+        from tdcd.simulation.host_evaluation import measured  # noqa: PLC0415
+        from tdcd.simulation.host_tables import phi_of_rows  # noqa: PLC0415
+
+        scoring, federation, is_train = self._scoring[split], self.federation, split == "train"
+
+        def phi_of(silo: int, numbers: NDArray[Any]) -> NDArray[Any]:
+            table = scoring.tables[silo]
+            return phi_of_rows(hub_blocks[silo], table, self.blocks[silo], table.where(numbers))
+
+        with self._context():
+            found = measured(
+                scoring,
+                phi_of,
+                federation.labels if is_train else federation.test_labels,
+                federation.weights if is_train else federation.test_weights,
+                self.objective,
+                label_scale=federation.label_scale,
+                label_dtype=self._labels_dtype,
+                fixed=self._fixed,
+            )
+            (penalty,) = evaluation.penalties(hub_blocks, [self.objective])
+        if self._fixed is not None and not found.are_finite:
+            self._explain(hub_blocks, scoring.tables)
+        return found.loss + penalty, found.figures
+
+    @cached_property
+    def _scoring(self) -> "dict[str, HostScoring]":
+        from tdcd.simulation.host_evaluation import HostScoring  # noqa: PLC0415 - few runs have several hosts
+
+        assert self.hosts is not None
+        silos = self.federation.silos
+        scoring = {"train": HostScoring(self._tables, [silo.rows for silo in silos], self.hosts)}
+        if self.federation.test_labels is not None:
+            tables = [silo.test_features for silo in silos]
+            scoring["test"] = HostScoring(tables, [silo.test_rows for silo in silos], self.hosts)
+        return scoring
 
     def losses(self, hub_blocks: list[Tree], scores: Any, labels: Any, weights: Any = None) -> list[float]:
         """The objective of every run's global model over samples with these ``scores``; summed in float64."""

@@ -65,7 +65,7 @@ class StagingBuffers:
         """``table[rows]`` for ``rows`` ``[S, R, ...]``, with room for ``rounds``; the spare room is undefined."""
         if isinstance(table, HostRows):
             # Padding may name a row that another process has: that finds any.
-            table, rows = table.rows, table.places[rows]
+            table, rows = table.rows, table.where(rows)
         runs, num_rounds, *shape = rows.shape
         room = self.room(name, (runs, rounds, *shape, *table.shape[1:]), table.dtype)
         if num_rounds == rounds:

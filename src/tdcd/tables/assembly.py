@@ -19,7 +19,7 @@ from tdcd.config.losses import chosen_loss, label_unit
 from tdcd.core.settings import Dtype
 from tdcd.core.words import counted
 from tdcd.data.randomized import trial_key
-from tdcd.federation.hosts import HostRows, Hosts
+from tdcd.federation.hosts import HostRows, Hosts, held_of
 from tdcd.federation.partition import Rows, aligned_empty, sizes_of, split_rows
 from tdcd.federation.silos import ONES, Federation, Silo, Terms
 from tdcd.tables.client_table import read_as, read_table, row_numbers, tables_of
@@ -158,14 +158,13 @@ class DistributedTables:
         has = self.hosts.has(len(section.client_names))
         rooms = []
         for kind in kinds:
-            here = [own for own, is_here in zip(kind.rows, has, strict=True) if is_here]
-            numbers = np.concatenate([np.empty(0, np.int64), *here])
-            rooms.append(HostRows(*HostRows.room(kind.total, shape, dtype, numbers)))
+            held = held_of(kind.rows, has)
+            rooms.append(HostRows(HostRows.room(shape, dtype, held), held, kind.total))
         for place, path in self._own(section).items():
             for start, chunk in self._chunks(section, path):
                 for kind, room in zip(kinds, rooms, strict=True):
                     numbers = kind.numbers[place][start : start + len(chunk)]
-                    places = np.where(numbers >= 0, room.places[numbers], -1)
+                    places = room.held.places(numbers)
                     wanted = np.flatnonzero(places >= 0)
                     room.rows[places[wanted]] = preparation.apply(chunk.take(wanted), dtype, num_ones)
         return rooms

@@ -21,6 +21,7 @@ from tdcd.blocks.start import FormerBlock
 from tdcd.config import Config, ConfigError
 from tdcd.core.objective import Objective
 from tdcd.data.table import Scaling
+from tdcd.federation.hosts import HostLabels
 from tdcd.federation.silos import Federation, Silo
 from tdcd.records.run_folder import RunFolder
 from tdcd.tables.encodings import ColumnEncoding, OneHot, Piecewise, Standardized, encoding_from_json, fit_encoding
@@ -292,11 +293,13 @@ def save_prepared(folder: Path, federation: Federation, objective: Objective) ->
 
 def say_what_labels_are(federation: Federation, objective: Objective) -> None:
     """Warn of labels that can be trained on, but may be a mistake."""
-    different = np.unique(federation.labels)[:3] * federation.label_scale + federation.label_mean
+    labels = federation.labels
+    known = np.array(labels.different) if isinstance(labels, HostLabels) else np.unique(labels)[:3]
+    different = known * federation.label_scale + federation.label_mean
     if len(different) == 1:
         number = int(different[0])
-        known = objective.kind.target != "amount" and number < len(federation.classes)
-        label = repr(federation.classes[number]) if known else f"{different[0]:g}"
+        is_class = objective.kind.target != "amount" and number < len(federation.classes)
+        label = repr(federation.classes[number]) if is_class else f"{different[0]:g}"
         caution(f"every training label is {label}: there is nothing to learn")
     # Counts of at most one are no classes.
     takes_amounts = objective.kind.target == "amount" and objective.kind.standardizes

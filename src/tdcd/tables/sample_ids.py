@@ -13,6 +13,7 @@ AT_ONCE = 1 << 16
 """How many ids are texts at a time."""
 SPARE = 4
 """Ids are kept as they come where the longest one would give all of them so many times the room that they take."""
+ASCII = 128
 MOST_DIGITS = 18
 """The digits of the longest number that 64 bits hold in any case, and a sign."""
 
@@ -37,7 +38,8 @@ class SampleIds(Sequence[str]):
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
         width = max(map(len, encoded), default=0)
         fits = width * len(encoded) <= SPARE * sum(map(len, encoded)) + AT_ONCE
-        if not fits or any(b"\0" in text for text in encoded):
+        starts = range(0, len(encoded), AT_ONCE)
+        if not fits or any(b"\0" in b"".join(encoded[start : start + AT_ONCE]) for start in starts):
             return cls(np.array([*texts, None], object)[:-1])
         return cls(np.array(encoded, f"S{max(width, 1)}"))
 
@@ -89,7 +91,7 @@ class SampleIds(Sequence[str]):
         """What ``json.dumps`` makes of the list of all, piece by piece."""
         write(b"[")
         for start in range(0, len(self), AT_ONCE):
-            piece = json.dumps([*self.take(np.arange(start, min(start + AT_ONCE, len(self))))])[1:-1]
+            piece = json.dumps(_texts(self._values[start : start + AT_ONCE]))[1:-1]
             write((", " if start else "").encode() + piece.encode())
         write(b"]")
 
@@ -108,13 +110,25 @@ class SampleIds(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         """All of them as texts."""
         for start in range(0, len(self), AT_ONCE):
-            yield from map(_text, self._values[start : start + AT_ONCE].tolist())
+            yield from _texts(self._values[start : start + AT_ONCE])
 
     def __eq__(self, other: object) -> bool:
         """Whether another sequence has the same ids."""
-        return isinstance(other, SampleIds) and len(self) == len(other) and all(map(str.__eq__, self, other))
+        if not isinstance(other, SampleIds) or len(self) != len(other):
+            return False
+        if self._values.dtype.kind == other._values.dtype.kind:
+            return bool(np.array_equal(self._values, other._values))
+        return all(map(str.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _texts(values: NDArray[Any]) -> list[str]:
+    if values.dtype.kind == "S" and np.ascontiguousarray(values).view(np.uint8).max(initial=0) < ASCII:
+        # Without a call for each.
+        letters: list[str] = values.astype(f"U{values.dtype.itemsize}").tolist()
+        return letters
+    return [_text(value) for value in values.tolist()]
 
 
 def _text(value: Any) -> str:

@@ -19,14 +19,14 @@ from tdcd.core.ledger import Ledger, by_link, is_evaluated
 from tdcd.core.objective import Tree
 from tdcd.core.timing import followed
 from tdcd.core.words import counted
-from tdcd.federation.hosts import Hosts
+from tdcd.federation.hosts import HostLabels, Hosts, is_mapped
 from tdcd.federation.silos import Federation
 from tdcd.records.files import NO_LINES, digest_of, marks_of
 from tdcd.records.history import Record
 from tdcd.records.manifest import Manifest, client_digests, held_out_digests, keyed, schedule_of
 from tdcd.records.outcome import NO_CONTROL, NO_COURSES, Best, Courses, verdict
 from tdcd.records.run_folder import RunFolder, federation_facts
-from tdcd.simulation.devices import of_first
+from tdcd.simulation.devices import of_first, whole
 from tdcd.simulation.engines.base import State
 from tdcd.tables.preparation import encoding_of, save_prepared
 
@@ -155,7 +155,10 @@ class TrainingRun:
         """
         federation = self.plan.federation
         self._clients = client_digests(federation, self._hosts)
-        self._data = _data_digest(federation, self._clients, held_out_digests(federation, self._hosts))
+        held_out, labels = held_out_digests(federation, self._hosts), federation.labels
+        if self._hosts is not None and isinstance(labels, HostLabels) and not is_mapped(labels):
+            labels = whole(labels, labels.copied().rows, self._hosts)
+        self._data = _data_digest(federation, labels, self._clients, held_out)
 
         def opened() -> list[str]:
             self._open(path, resume, by)
@@ -452,9 +455,14 @@ def _agreed(
     return {**recorded} if rounds is None else {**recorded, "train": {**recorded.get("train", {}), "rounds": rounds}}
 
 
-def _data_digest(federation: Federation, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
-    """A digest of all rows, from those of each client, and who holds them; the same in one process and in several."""
-    arrays: dict[str, Any] = {"labels": federation.labels, "test": federation.test_labels}
+def _data_digest(federation: Federation, labels: Any, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
+    """A digest of all rows, from those of each client, and who holds them; the same in one process and in several.
+
+    Labels of a mapped file are in those of the clients alone: nobody has to read them all.
+    """
+    arrays: dict[str, Any] = {"test": federation.test_labels}
+    if not is_mapped(labels):
+        arrays["labels"] = labels
     arrays |= {"weights": federation.weights, "test weights": federation.test_weights}
     known = {name: array for name, array in arrays.items() if array is not None}
     return digest_of({"clients": clients, "held out": held_out}, known)

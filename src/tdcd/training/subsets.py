@@ -15,7 +15,7 @@ from tdcd.blocks.linear import Linear
 from tdcd.core.losses import metrics
 from tdcd.core.objective import Objective, Tree
 from tdcd.core.variant import Variant
-from tdcd.federation.hosts import Hosts
+from tdcd.federation.hosts import HostLabels, Hosts
 from tdcd.federation.missing_rows import labelled_silos, patterns, presence_of, test_patterns, trained_without
 from tdcd.federation.silos import Federation
 from tdcd.federation.weights import weighted_mean
@@ -24,6 +24,8 @@ from tdcd.prediction.scores import StandIns
 from tdcd.prediction.subsets import GroupPhi, Phis, describe_subsets, is_calibrated, means_by_pattern, temperature_in
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
+from tdcd.simulation.devices import whole
+from tdcd.simulation.host_evaluation import EXACT
 from tdcd.simulation.host_tables import phi_of_all
 from tdcd.tables.preparation import preparation_of
 
@@ -52,18 +54,23 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
     """
     federation, dropout = trained.federation, trained.variant.dropout
     hub_blocks = [jax.tree.map(np.asarray, block) for block in hub_blocks]
+    if trained.hosts is not None and federation.num_samples > EXACT:
+        # They are figures of all scores, which no host has.
+        return {}
     names = [silo.name for silo in federation.silos]
     three = zip(trained.blocks, hub_blocks, federation.silos, strict=True)
     phis = [_phi_of(*silo, trained.hosts) for silo in three]
+    labels = federation.test_labels
+    truth: NDArray[Any] = federation.labels if labels is None else labels
+    if trained.hosts is not None and isinstance(truth, HostLabels):
+        truth = whole(truth, truth.copied().rows, trained.hosts)
     if folder is None:
         return {}
     train: dict[tuple[str, ...], NDArray[Any]] = {(name,): phi[0] for name, phi in zip(names, phis, strict=True)}
     measured: dict[tuple[str, ...], NDArray[Any]] = {(name,): phi[1] for name, phi in zip(names, phis, strict=True)}
-    labels = federation.test_labels
     known = Phis(names, train, measured, "train" if labels is None else "test")
     dropped = _dropped(trained, hub_blocks)
     objective, scale = trained.objective, federation.label_scale
-    truth: NDArray[Any] = federation.labels if labels is None else labels
     weights = federation.weights if labels is None else federation.test_weights
 
     def measure(scores: NDArray[Any], chosen: Any = slice(None)) -> tuple[float, dict[str, float | None]]:

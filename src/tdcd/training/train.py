@@ -351,10 +351,10 @@ def train_plan(
     named: "Named | None" = None,
 ) -> Result:
     """Train what was planned; the arguments are those of :func:`train`."""
-    _check_classes(plan.federation, plan.objective)
     simulation = simulate(plan)
-    # Of several processes, each has the features of its own clients only.
+    # Of several processes, each has the features and labels of its own clients only.
     federation, hosts = simulation.federation, simulation.hosts
+    _check_classes(federation, plan.objective)
     if hosts is None or not hosts.here:
         say_what_labels_are(federation, plan.objective)
     state, config = simulation.init(), plan.config
@@ -624,11 +624,13 @@ class Training:
 
 def _check_classes(federation: Federation, objective: Objective) -> None:
     """Refuse classes that are counted from 1 on: there would be a score for a class that no sample has."""
-    held_out = [] if federation.test_labels is None else [federation.test_labels]
-    labels = np.concatenate([federation.labels, *held_out])
-    if objective.kind.target == "classes" and labels.min() > 0:
+    if objective.kind.target != "classes":
+        return
+    parts = [part for part in (federation.labels, federation.test_labels) if part is not None]
+    least, greatest = min(part.min() for part in parts), max(part.max() for part in parts)
+    if least > 0:
         raise ValueError(
-            f"no sample has class 0: the labels go from {labels.min()} to {labels.max()}, but classes are counted "
+            f"no sample has class 0: the labels go from {least:g} to {greatest:g}, but classes are counted "
             "from 0 on; number them with numpy.unique(labels, return_inverse=True)[1]"
         )
 
@@ -639,6 +641,11 @@ def measure(simulation: Simulation, hub_blocks: list[Tree], round_index: int) ->
     ones.
     """
     federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
+    if simulation.hosts is not None and not simulation.variant.is_private:
+        splits = ["train"] if federation.test_labels is None else ["train", "test"]
+        found = {split: simulation.measured(hub_blocks, split) for split in splits}
+        test_loss = found["test"][0] if "test" in found else None
+        return [Evaluation(found["train"][0], test_loss, {split: own for split, (_, own) in found.items()})]
     scale = federation.label_scale
     samples: dict[str, tuple[Any, Any, Any]] = {"train": (None, federation.labels, federation.weights)}
     if federation.test_labels is not None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.lazy import Array
 from tdcd.core.losses import figures
-from tdcd.core.losses.figures import Figures
+from tdcd.core.losses.figures import Figures, Sums
 from tdcd.core.randomized import Response
 
 Target = Literal["amount", "binary", "classes"]
@@ -70,6 +70,8 @@ class Loss(Protocol):
     def __init_subclass__(cls, **options: Any) -> None:
         """What another loss has written out is not this one's."""
         super().__init_subclass__(**options)
+        if "metrics" in cls.__dict__ and "sums" not in cls.__dict__:
+            setattr(cls, "sums", None)  # noqa: B010
         if "losses" in cls.__dict__:
             for name in ("statistic", "change", "corrected", "slopes", "change_slopes"):
                 if name not in cls.__dict__:
@@ -132,6 +134,17 @@ class Loss(Protocol):
             response: what happened to labels that were randomised.
         """
         return figures.of_amounts(self.inverse_link(scores)[:, 0], labels, unit)
+
+    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Sums:
+        """What :meth:`metrics_of_sums` takes, of some of the samples: several hosts add it up.
+
+        A loss with :meth:`metrics` of its own, and without this, has all scores sent to every host.
+        """
+        return figures.sums_of_amounts(self.inverse_link(scores)[:, 0], labels)
+
+    def metrics_of_sums(self, sums: Sums, unit: float, response: Response) -> Figures:
+        """:meth:`metrics`, from sums over all samples; an AUC is that of scores in bins."""
+        return figures.amounts_of_sums(sums, unit)
 
     def num_outputs(self, num_classes: int) -> int:
         """C, the scores of a sample; amounts have 0 classes."""

@@ -93,8 +93,13 @@ class Enrolment:
 
     def is_same(self, other: "Enrolment") -> bool:
         """Whether another enrolment has the same rows."""
-        labels = [None if enrolment.labels is None else list(enrolment.labels) for enrolment in (self, other)]
-        return self.rows == other.rows and self.ids == other.ids and labels[0] == labels[1]
+        return self.rows == other.rows and self.ids == other.ids and _are_same(self.labels, other.labels)
+
+
+def _are_same(labels: Any, others: Any) -> bool:
+    if isinstance(labels, np.ndarray) and isinstance(others, np.ndarray):
+        return np.array_equal(labels, others)
+    return type(labels) is type(others) and bool(labels == others)
 
 
 class Labelled(NamedTuple):

@@ -67,7 +67,8 @@ class Problem(NamedTuple):
     phi_width: int
     tables: list[Any]
     """Each silo's features on the host: an array, or :class:`tdcd.federation.hosts.HostRows` in one of several."""
-    labels: NDArray[Any]
+    labels: Any
+    """``[M]``: an array, or :class:`tdcd.federation.hosts.HostLabels` in one of several processes."""
     on_device: list[Any] | None
     """The same features there, if they stay there: an array, or on several hosts a
     :class:`tdcd.simulation.host_tables.DeviceTable`."""

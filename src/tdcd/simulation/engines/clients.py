@@ -41,7 +41,7 @@ from tdcd.core.presence import Remaining, SiloPresence
 from tdcd.core.round import Round
 from tdcd.core.schedule import step_keys
 from tdcd.core.variant import Variant
-from tdcd.federation.hosts import row_bytes
+from tdcd.federation.hosts import HostRows, row_bytes
 from tdcd.federation.placement import Padding, Placement, Placer, padded_slots, place_alike, shared
 from tdcd.federation.silos import Silo
 from tdcd.simulation.devices import WHOLE, Devices, spec
@@ -529,7 +529,7 @@ class ClientsEngine:
         self._placers = [
             shared(
                 [
-                    Placer(silo.owner(), problem.batch_size, devices.even(silo.num_clients))
+                    Placer(silo.holders, problem.batch_size, devices.even(silo.num_clients))
                     for silo in run.federation.silos
                 ]
             )
@@ -538,7 +538,8 @@ class ClientsEngine:
         self._held = self._for_all(problem.held, 1)
         self._numbers = self._for_all(lambda silo: np.arange(silo.num_clients, dtype=np.int32), 0)
         self._shares = self._for_all(problem.shares, 0)
-        self._labels = None if problem.on_device is None else devices.hold(problem.labels)
+        stays = problem.on_device is not None and not isinstance(problem.labels, HostRows)
+        self._labels = devices.hold(problem.labels) if stays else None
         self._row_weights = None if problem.weights is None else devices.hold(problem.weights)
         samples, silos = problem.federation.num_samples, problem.federation.silos
         self._rooms = [

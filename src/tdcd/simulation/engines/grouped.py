@@ -29,7 +29,7 @@ from tdcd.core.knowledge import Known
 from tdcd.core.objective import Objective
 from tdcd.core.variant import Variant
 from tdcd.federation.hosts import HostRows, is_mapped, mapped_rows, row_bytes
-from tdcd.federation.placement import Padding, Placement, Placer, padded_slots, place_alike, shared
+from tdcd.federation.placement import Holders, Padding, Placement, Placer, padded_slots, place_alike, shared
 from tdcd.simulation.devices import WHOLE, Devices, spec
 from tdcd.simulation.engines.base import Call, Problem, State, TracedObjective, padded
 from tdcd.simulation.staging import StagingBuffers
@@ -91,7 +91,7 @@ class ClientGroups:
 
     def __init__(
         self,
-        owner: NDArray[np.int32],
+        owner: Holders | NDArray[Any],
         batch_size: int,
         devices: int = 1,
         shape: tuple[int, int] | None = None,
@@ -105,21 +105,21 @@ class ClientGroups:
             shape: these groups instead of the best ones.
             stay: every client stays on its device, where its rows are, as :class:`tdcd.federation.hosts.Hosts` says.
         """
-        held = np.bincount(owner)
+        owner = owner if isinstance(owner, Holders) else Holders.of_each(owner)
+        held = owner.counts
         sizes = sorted({1 << power for power in range(len(held).bit_length())} | {len(held)})
         shapes = [shape] if shape is not None else [_even(len(held), size, devices) for size in sizes]
         apart = devices if stay else 1
         self.shape = min(shapes, key=lambda s: _cost(held, batch_size, s, apart))
         self.group, self.slot = _deal(held, self.shape, apart)
-        # A slot number that no client has marks padding.
-        kind = np.uint8 if self.shape[1] < 1 << 8 else np.uint16 if self.shape[1] < 1 << 16 else np.int32
-        self._slot_of = self.slot.astype(kind)[owner]
-        self.placer = Placer(self.group.astype(np.int32)[owner], batch_size, self.shape[0])
+        self._slot_of = owner.renamed(self.slot, self.shape[1])
+        self.placer = Placer(owner.renamed(self.group, self.shape[0]), batch_size, self.shape[0])
 
     def slots(self, rows: NDArray[np.integer[Any]], real: NDArray[np.bool_] | None) -> NDArray[Any]:
         """The slot of each of ``rows`` in its group of the client that holds it; G where it is padding."""
-        slots = self._slot_of.take(rows)
+        slots = self._slot_of[rows]
         if real is not None:
+            # A slot number that no client has marks padding.
             slots[~real] = self.shape[1]
         return slots
 
@@ -378,7 +378,7 @@ class GroupedEngine:
         self._problem, devices = problem, problem.devices
         samples = problem.federation.num_samples
         self._by_host = devices.hosts is not None
-        self._groups = [self._dealt([run.federation.silos[i].owner() for run in problem.runs]) for i in self._silos]
+        self._groups = [self._dealt([run.federation.silos[i].holders for run in problem.runs]) for i in self._silos]
         self._placers = [shared([groups.placer for groups in run]) for run in zip(*self._groups, strict=True)]
         self._tables = [_flat(table) for table in problem.tables]
         self._features = None
@@ -424,10 +424,10 @@ class GroupedEngine:
         """Always, where there is nothing better."""
         return True
 
-    def _dealt(self, owners: Sequence[NDArray[np.int32]]) -> list[ClientGroups]:
+    def _dealt(self, owners: Sequence[Holders]) -> list[ClientGroups]:
         """A silo's groups in every run; of several runs they must be of one shape, and one group needs no padding."""
         problem = self._problem
-        shape = None if len(owners) == 1 else (1, int(owners[0].max()) + 1)
+        shape = None if len(owners) == 1 else (1, owners[0].num_clients)
         return [
             ClientGroups(owner, problem.batch_size, problem.devices.count, shape, self._by_host) for owner in owners
         ]
@@ -504,7 +504,7 @@ class GroupedEngine:
         if not self._by_host:
             return rows.astype(np.int32)
         assert self._problem.on_device is not None
-        places: NDArray[np.int32] = self._problem.on_device[silo].places[rows]
+        places: NDArray[np.int32] = self._problem.on_device[silo].places(rows)
         return places
 
     def _gathered(self, silo: int, rows: NDArray[np.intp]) -> Any:

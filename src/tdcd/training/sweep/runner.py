@@ -113,7 +113,7 @@ def runs_at_once(plan: Plan) -> int:
         cells = rows * max(silo.num_clients for silo in federation.silos)
         return (AT_ONCE_ON_CPU if cpu else AT_ONCE) // cells if cells <= CELLS else 1
     numbers = max(
-        silo.num_clients * Placer(silo.owner(), rows).usual * prod(silo.feature_shape) for silo in federation.silos
+        silo.num_clients * Placer(silo.holders, rows).usual * prod(silo.feature_shape) for silo in federation.silos
     )
     if cpu:
         return AT_ONCE_ON_CPU // numbers if numbers < TINY else 1
