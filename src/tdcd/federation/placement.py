@@ -79,8 +79,8 @@ class Held:
         if not len(self):
             return np.full(np.shape(numbers), -1, np.int64)
         if self.offsets is None:
-            found = np.minimum(np.searchsorted(self.starts, numbers), len(self.starts) - 1)
-            return np.where(self.starts[found] == numbers, found, -1)
+            nearest = np.minimum(np.searchsorted(self.starts, numbers), len(self.starts) - 1)
+            return np.where(self.starts[nearest] == numbers, nearest, -1)
         which = np.maximum(np.searchsorted(self.starts, numbers, "right") - 1, 0)
         within = np.asarray(numbers, np.int64) - self.starts[which]
         is_here = (within >= 0) & (within < np.diff(self.offsets)[which])
@@ -151,8 +151,8 @@ class Holders:
     def __getitem__(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """The client of each of these samples."""
         if self.starts is None or self.stops is None:
-            found: NDArray[Any] = self.clients.take(numbers)
-            return found
+            clients: NDArray[Any] = self.clients.take(numbers)
+            return clients
         which = np.maximum(np.searchsorted(self.starts, numbers, "right") - 1, 0)
         is_held = (numbers >= self.starts[which]) & (numbers < self.stops[which])
         return np.where(is_held, self.clients[which], -1)

@@ -72,11 +72,12 @@ class HostScoring:
     def _bounds(self) -> NDArray[np.int64]:
         """``[P, T + 1]``: at which samples the parts of every process begin, and the last one ends."""
         counts = self.hosts.gather(lambda: len(self.held))
-        steps, size = -(-max(counts) // SAMPLES_AT_ONCE), SAMPLES_AT_ONCE
+        steps, count = -(-max(counts) // SAMPLES_AT_ONCE), len(self.held)
 
         def own() -> list[int]:
-            starts = (self.held.numbers(size * step, size * step + 1) for step in range(1, steps))
-            return [0, *(int(start[0]) if len(start) else len(self.tables[0]) for start in starts), len(self.tables[0])]
+            firsts = [min(SAMPLES_AT_ONCE * step, count) for step in range(steps)]
+            last = int(self.held.numbers(count - 1)[0]) + 1 if count else 0
+            return [int(self.held.numbers(at, at + 1)[0]) if at < count else last for at in firsts] + [last]
 
         return np.array(self.hosts.gather(own), np.int64).reshape(self.hosts.count, -1)
 

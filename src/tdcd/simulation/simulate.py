@@ -467,7 +467,7 @@ class Simulation:
             return phi_of_rows(hub_blocks[silo], table, self.blocks[silo], table.where(numbers))
 
         with self._context():
-            found = measured(
+            evaluated = measured(
                 scoring,
                 phi_of,
                 federation.labels if is_train else federation.test_labels,
@@ -478,9 +478,9 @@ class Simulation:
                 fixed=self._fixed,
             )
             (penalty,) = evaluation.penalties(hub_blocks, [self.objective])
-        if self._fixed is not None and not found.are_finite:
+        if self._fixed is not None and not evaluated.are_finite:
             self._explain(hub_blocks, scoring.tables)
-        return found.loss + penalty, found.figures
+        return evaluated.loss + penalty, evaluated.figures
 
     @cached_property
     def _scoring(self) -> "dict[str, HostScoring]":

@@ -25,7 +25,6 @@ from tdcd.prediction.subsets import GroupPhi, Phis, describe_subsets, is_calibra
 from tdcd.records.run_folder import RunFolder
 from tdcd.simulation import evaluation
 from tdcd.simulation.devices import whole
-from tdcd.simulation.host_evaluation import EXACT
 from tdcd.simulation.host_tables import phi_of_all
 from tdcd.tables.preparation import preparation_of
 
@@ -54,9 +53,12 @@ def write_subsets(folder: RunFolder | None, trained: Trained, hub_blocks: Sequen
     """
     federation, dropout = trained.federation, trained.variant.dropout
     hub_blocks = [jax.tree.map(np.asarray, block) for block in hub_blocks]
-    if trained.hosts is not None and federation.num_samples > EXACT:
+    if trained.hosts is not None:
+        from tdcd.simulation.host_evaluation import EXACT  # noqa: PLC0415 - few runs have several hosts
+
         # They are figures of all scores, which no host has.
-        return {}
+        if federation.num_samples > EXACT:
+            return {}
     names = [silo.name for silo in federation.silos]
     three = zip(trained.blocks, hub_blocks, federation.silos, strict=True)
     phis = [_phi_of(*silo, trained.hosts) for silo in three]

@@ -643,9 +643,9 @@ def measure(simulation: Simulation, hub_blocks: list[Tree], round_index: int) ->
     federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
     if simulation.hosts is not None and not simulation.variant.is_private:
         splits = ["train"] if federation.test_labels is None else ["train", "test"]
-        found = {split: simulation.measured(hub_blocks, split) for split in splits}
-        test_loss = found["test"][0] if "test" in found else None
-        return [Evaluation(found["train"][0], test_loss, {split: own for split, (_, own) in found.items()})]
+        measured = {split: simulation.measured(hub_blocks, split) for split in splits}
+        test_loss = measured["test"][0] if "test" in measured else None
+        return [Evaluation(measured["train"][0], test_loss, {split: own for split, (_, own) in measured.items()})]
     scale = federation.label_scale
     samples: dict[str, tuple[Any, Any, Any]] = {"train": (None, federation.labels, federation.weights)}
     if federation.test_labels is not None:
