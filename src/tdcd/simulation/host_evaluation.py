@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.codecs.fixed_point import FixedPoint
 from tdcd.core.losses import metrics
-from tdcd.core.losses.figures import Figures, Sums
+from tdcd.core.losses.figures import Figures, Tallies
 from tdcd.core.objective import Objective
 from tdcd.core.randomized import KEPT, Response
 from tdcd.federation.hosts import HostRows, Hosts
@@ -139,7 +139,7 @@ def measured(
     """
     exact: list[tuple[NDArray[Any], NDArray[Any]]] = []
     is_exact = len(scoring.tables[0]) <= EXACT or getattr(objective.kind, "sums", None) is None
-    sums: Sums = {"loss": np.zeros(2), "infinite": np.zeros(1)}
+    sums: Tallies = {"loss": np.zeros(2), "infinite": np.zeros(1)}
     for numbers, phis in scoring.parts(phi_of):
         total = np.asarray(sum(phis[1:], start=phis[0]) if fixed is None else fixed.sum(phis))
         own = np.asarray(labels[numbers])
@@ -171,7 +171,7 @@ def measured(
     return Measured(float(loss / weight), figures, are_finite)
 
 
-def _added_up(sums: Sums, hosts: Hosts) -> Sums:
+def _added_up(sums: Tallies, hosts: Hosts) -> Tallies:
     """The sums of all processes; each adds up a part of them."""
     shapes = {name: value.shape for name, value in sums.items()}
     vector = np.concatenate([value.ravel() for value in sums.values()])

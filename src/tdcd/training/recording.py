@@ -458,7 +458,7 @@ def _agreed(
 def _data_digest(federation: Federation, labels: Any, clients: Mapping[str, str], held_out: Mapping[str, str]) -> str:
     """A digest of all rows, from those of each client, and who holds them; the same in one process and in several.
 
-    Labels of a mapped file are in those of the clients alone: nobody has to read them all.
+    Labels of a mapped file are in those of the clients alone: no host has to read them all.
     """
     arrays: dict[str, Any] = {"test": federation.test_labels}
     if not is_mapped(labels):

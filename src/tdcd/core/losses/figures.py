@@ -10,7 +10,7 @@ from tdcd.core.randomized import KEPT, Response
 Figures = dict[str, float | None]
 """By name; None where a figure is undefined."""
 
-Sums = dict[str, NDArray[np.float64]]
+Tallies = dict[str, NDArray[np.float64]]
 """By name, what is added up over samples of several hosts, and figures follow from."""
 
 ROUNDING = 1e-12
@@ -28,13 +28,13 @@ def of_amounts(predictions: NDArray[Any], labels: NDArray[Any], unit: float) -> 
     return {"rmse": (squares / len(labels)) ** 0.5 * unit, "r2": 1 - squares / total if total else None}
 
 
-def sums_of_amounts(predictions: NDArray[Any], labels: NDArray[Any]) -> Sums:
+def sums_of_amounts(predictions: NDArray[Any], labels: NDArray[Any]) -> Tallies:
     """What :func:`amounts_of_sums` takes."""
     squares = np.sum((predictions - labels) ** 2)
     return _added(count=len(labels), squares=squares, labels=labels.sum(), labels_squared=np.sum(labels**2))
 
 
-def amounts_of_sums(sums: Sums, unit: float) -> Figures:
+def amounts_of_sums(sums: Tallies, unit: float) -> Figures:
     """:func:`of_amounts`, from sums."""
     count, squares, labels, labels_squared = (
         float(sums[name]) for name in ("count", "squares", "labels", "labels_squared")
@@ -45,7 +45,7 @@ def amounts_of_sums(sums: Sums, unit: float) -> Figures:
     return {"rmse": (squares / count) ** 0.5 * unit, "r2": None if is_alike else 1 - squares / total}
 
 
-def _added(**values: Any) -> Sums:
+def _added(**values: Any) -> Tallies:
     return {name: np.asarray(value, np.float64) for name, value in values.items()}
 
 
@@ -72,7 +72,7 @@ def of_counts(scores: NDArray[Any], labels: NDArray[Any], unit: float = 1.0) -> 
     }
 
 
-def sums_of_counts(scores: NDArray[Any], labels: NDArray[Any]) -> Sums:
+def sums_of_counts(scores: NDArray[Any], labels: NDArray[Any]) -> Tallies:
     """What :func:`counts_of_sums` takes."""
     with np.errstate(over="ignore"):
         expected = np.exp(scores)
@@ -86,7 +86,7 @@ def sums_of_counts(scores: NDArray[Any], labels: NDArray[Any]) -> Sums:
     )
 
 
-def counts_of_sums(sums: Sums, unit: float = 1.0) -> Figures:
+def counts_of_sums(sums: Tallies, unit: float = 1.0) -> Figures:
     """:func:`of_counts`, from sums."""
     count, labels, logs, total, errors = (
         float(sums[name]) for name in ("count", "labels", "logs", "deviance", "errors")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.lazy import Array, library_of
 from tdcd.core.losses import figures
-from tdcd.core.losses.figures import Figures, Sums
+from tdcd.core.losses.figures import Figures, Tallies
 from tdcd.core.losses.loss import Loss
 from tdcd.core.losses.softmax import log_mean, tilted
 from tdcd.core.randomized import Response
@@ -81,13 +81,13 @@ class Logistic(Loss):
             "auc": figures.auc(scores[:, 0], labels == 1, response),
         }
 
-    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Sums:
+    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Tallies:
         """Samples, hits, and scores in bins."""
         hits = np.count_nonzero((scores[:, 0] > 0) == labels)
         bins = figures.binned(scores[:, 0], labels == 1)
         return {"count": np.array(float(len(labels))), "hits": np.array(float(hits)), "bins": bins}
 
-    def metrics_of_sums(self, sums: Sums, unit: float, response: Response) -> Figures:
+    def metrics_of_sums(self, sums: Tallies, unit: float, response: Response) -> Figures:
         """Accuracy and AUC."""
         hits = float(sums["hits"] / sums["count"])
         return {"accuracy": figures.corrected(hits, response), "auc": figures.auc_of_bins(sums["bins"], response)}

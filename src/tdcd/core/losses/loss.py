@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.lazy import Array
 from tdcd.core.losses import figures
-from tdcd.core.losses.figures import Figures, Sums
+from tdcd.core.losses.figures import Figures, Tallies
 from tdcd.core.randomized import Response
 
 Target = Literal["amount", "binary", "classes"]
@@ -135,14 +135,14 @@ class Loss(Protocol):
         """
         return figures.of_amounts(self.inverse_link(scores)[:, 0], labels, unit)
 
-    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Sums:
+    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Tallies:
         """What :meth:`metrics_of_sums` takes, of some of the samples: several hosts add it up.
 
         A loss with :meth:`metrics` of its own, and without this, has all scores sent to every host.
         """
         return figures.sums_of_amounts(self.inverse_link(scores)[:, 0], labels)
 
-    def metrics_of_sums(self, sums: Sums, unit: float, response: Response) -> Figures:
+    def metrics_of_sums(self, sums: Tallies, unit: float, response: Response) -> Figures:
         """:meth:`metrics`, from sums over all samples; an AUC is that of scores in bins."""
         return figures.amounts_of_sums(sums, unit)
 

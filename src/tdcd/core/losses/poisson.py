@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.lazy import Array, library_of
 from tdcd.core.losses import figures
-from tdcd.core.losses.figures import Figures, Sums
+from tdcd.core.losses.figures import Figures, Tallies
 from tdcd.core.losses.loss import Loss
 from tdcd.core.randomized import Response
 
@@ -79,10 +79,10 @@ class Poisson(Loss):
         """The mean Poisson deviance, the part of it that is explained, and the mean absolute error."""
         return figures.of_counts(scores[:, 0], labels, unit)
 
-    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Sums:
+    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Tallies:
         """See :func:`tdcd.core.losses.figures.sums_of_counts`."""
         return figures.sums_of_counts(scores[:, 0], labels)
 
-    def metrics_of_sums(self, sums: Sums, unit: float, response: Response) -> Figures:
+    def metrics_of_sums(self, sums: Tallies, unit: float, response: Response) -> Figures:
         """The mean Poisson deviance, the part of it that is explained, and the mean absolute error."""
         return figures.counts_of_sums(sums, unit)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from tdcd.core.lazy import Array, jax, library_of
 from tdcd.core.losses import figures
-from tdcd.core.losses.figures import Figures, Sums
+from tdcd.core.losses.figures import Figures, Tallies
 from tdcd.core.losses.loss import Loss
 from tdcd.core.randomized import Response
 
@@ -62,7 +62,7 @@ class Softmax(Loss):
         hits = float(np.mean(scores.argmax(axis=1) == labels))
         return {"accuracy": figures.corrected(hits, response), "auc": float(np.mean(known)) if known else None}
 
-    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Sums:
+    def sums(self, scores: NDArray[np.float64], labels: NDArray[Any]) -> Tallies:
         """Samples, hits, and every class's odds in bins."""
         chances = self.inverse_link(scores)
         # Near 1 chances have few bins, and odds as many as near 0.
@@ -72,7 +72,7 @@ class Softmax(Loss):
         hits = np.count_nonzero(scores.argmax(axis=1) == labels)
         return {"count": np.array(float(len(labels))), "hits": np.array(float(hits)), "bins": bins}
 
-    def metrics_of_sums(self, sums: Sums, unit: float, response: Response) -> Figures:
+    def metrics_of_sums(self, sums: Tallies, unit: float, response: Response) -> Figures:
         """Accuracy, and the mean of each class's AUC against the rest."""
         areas = [figures.auc_of_bins(own, response) for own in sums["bins"]]
         known = [area for area in areas if area is not None]
