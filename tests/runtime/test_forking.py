@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_a_signal_ends_one_party_alone(tmp_path):
     assert parties[1].poll() is None
     pipe.write_text("nonsense = ")
     assert parties[1].wait(SOON) == 2
+
+
+def test_a_party_whose_watcher_was_killed_counts_as_killed_when_it_ends(tmp_path):
+    pipe = tmp_path / "federation.toml"
+    os.mkfifo(pipe)
+    party = start_party(["hub", str(pipe), "--silo", "bank"], tmp_path / "log", environment())
+    watcher = int(Path(f"/proc/{party.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(watcher, signal.SIGKILL)
+    with pytest.raises(subprocess.TimeoutExpired):
+        party.wait(0.01)
+    pipe.write_text("nonsense = ")
+    assert party.wait(SOON) == -signal.SIGKILL
 
 
 def test_a_party_shows_where_it_stands_and_continues(tmp_path):

@@ -389,6 +389,53 @@ def test_the_log_is_checked_from_files_alone(office):
 CLIENT = "client.bureau.east"
 
 
+def test_a_shared_file_without_those_who_leave_does_not_touch_the_former_log(tmp_path, monkeypatch):
+    monkeypatch.setattr("tdcd.standing.service.TICK_S", 0.0)
+    files = StandingFederation(tmp_path / "it")
+    office = Office(files)
+    office.propose()
+    office.settle()
+    before = files.shared.read_bytes()
+    fewer = toml_text(files.keys | {"silos": files.sections({"bank": ["north", "south"]})})
+    (files.folder / BANK / "federation.toml").write_text(fewer)
+    # The service still runs, and is then started with the former folder.
+    office.settle()
+    with pytest.raises(ValueError, match=r"entry 0 of hub\.bank was signed for another federation"):
+        files.home(BANK)
+    folder = office.homes[BANK].folder
+    assert (folder / "federation.toml").read_bytes() == before
+    done = tdcd("verify", folder, "--log", cwd=files.folder)
+    assert done.exit_code == 0, done.output
+    files.write_own(BANK, folder="standing-2")
+    assert files.home(BANK).log.counts == dict.fromkeys([BANK, "client.bank.north", "client.bank.south"], 0)
+
+
+def test_a_chain_that_was_accepted_can_be_read_again_also_at_its_largest(office, monkeypatch):
+    bank, shop = office.homes[BANK], office.homes[SHOP]
+    for _ in range(4):
+        bank.say(Rejected(SHOP, "x" * 900))
+    chain = bank.log.chains[BANK]
+    monkeypatch.setattr("tdcd.standing.log.MOST_BYTES", len(written(chain[0])) + 100)
+    with pytest.raises(RejectedMessage, match=r"entry 2 of hub\.bank is one too many"):
+        shop.log.accept(*chain)
+    assert shop.log.counts[BANK] == open_log_of(shop.folder).counts[BANK] == 2
+
+
+def test_what_the_disk_does_not_take_was_not_said(office):
+    bank, shop = office.homes[BANK], office.homes[SHOP]
+    for word in ("a", "b"):
+        bank.say(Rejected(SHOP, word))
+    file = shop.folder / "log" / f"{BANK}.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    file.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"Invalid argument|No space left"):
+        shop.log.accept(*bank.log.chains[BANK])
+    file.unlink()
+    assert shop.log.counts[BANK] == 0
+    assert shop.log.accept(*bank.log.chains[BANK])
+    assert open_log_of(shop.folder).counts[BANK] == 2
+
+
 def approved_by_all(office, **changes):
     """A job that both other hubs' persons approve."""
     state = office.propose(**changes)
@@ -781,6 +828,26 @@ from tdcd.standing.children import limit_cores
 limit_cores(1, "hub.shop")
 print(len(os.sched_getaffinity(0)), *{pool["num_threads"] for pool in threadpool_info()})
 """
+
+
+ENDED = """
+import os, signal, sys
+from pathlib import Path
+from tdcd.standing.children import StepServer
+steps = StepServer(lambda *words: 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+for _ in range(2):
+    try:
+        steps.start(["step"], Path(sys.argv[1]))
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_a_service_without_the_process_that_steps_are_copies_of_ends_as_by_a_crash(tmp_path):
+    # Not by bad input, after which nothing starts it again.
+    done = subprocess.run([sys.executable, "-c", ENDED, tmp_path / "log"], check=True, capture_output=True, text=True)
+    why = "the process that steps are copies of has ended: start the service again, the job continues"
+    assert done.stdout.splitlines() == [why] * 2
 
 
 def test_a_step_gets_the_memory_and_the_cores_that_the_party_gives(office, tmp_path):

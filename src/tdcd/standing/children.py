@@ -48,9 +48,17 @@ class StepServer:
         theirs.close()
 
     def start(self, words: list[str], log: Path) -> ForkedProcess:
-        """A process that runs a step with these words, and adds its output to a file."""
+        """A process that runs a step with these words, and adds its output to a file.
+
+        Raises:
+            RuntimeError: the copy has ended, and takes the service with it: threads keep that from making another one.
+        """
         with log.open("ab") as file:
-            return start_copy(self._control, words, file.fileno(), os.environ)
+            try:
+                return start_copy(self._control, words, file.fileno(), os.environ)
+            except ConnectionError:
+                why = "the process that steps are copies of has ended: start the service again, the job continues"
+                raise RuntimeError(why) from None
 
     def close(self) -> None:
         """End it; a step that runs ends with the service."""

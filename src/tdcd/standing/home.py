@@ -93,8 +93,13 @@ class Home:
             raise ConfigError([f"serve = {self.own.serve!r}: its hub has the model, and answers"], str(path))
         self.certs, self.folder = Path(self.own.certs), Path(self.own.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        if log is None:
+            log = _log_in(self.folder, self.founding, Authority(self.certs, self.founding.config.federation.name))
+            # Once it is known that the log is of these members, and not of others, who may have left.
+            self._keep(Path(self.own.federation), SHARED_FILE)
+            self._keep(self.certs / AUTHORITY, AUTHORITY)
+        self.log = log
         self.keep_public_files()
-        self.log = open_log_of(self.folder) if log is None else log
         self._jobs: Jobs | None = None
         self._draws: dict[str, LabelDraw | None] = {}
         """By job: what it asks of the silo's labels."""
@@ -346,14 +351,16 @@ class Home:
             raise ValueError(f"{self.party} cannot {what}: only hubs speak for their organisations")
 
     def keep_public_files(self) -> None:
-        """Next to the log, what it is checked with: the lists of who is revoked are as they are now."""
+        """Next to the log, who is revoked, as the lists say now; the rest that it is checked with stays."""
         company = self.certs / f"{company_of(self.party)}.pem"
-        files = [self.certs / AUTHORITY, self.certs / REVOKED, company, company_list(self.certs, self.party)]
-        for source, name in [(Path(self.own.federation), SHARED_FILE), *((file, file.name) for file in files)]:
-            copy = self.folder / name
-            # Another process of the party may be reading it.
-            if source.exists() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
-                write_durably(copy, source.read_bytes())
+        for file in (self.certs / REVOKED, company, company_list(self.certs, self.party)):
+            self._keep(file, file.name)
+
+    def _keep(self, source: Path, name: str) -> None:
+        copy = self.folder / name
+        # Another process of the party may be reading it.
+        if source.exists() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
+            write_durably(copy, source.read_bytes())
 
 
 def _served(own: StandingSection, path: Path) -> dict[str, str]:
@@ -376,6 +383,9 @@ def read_standing(path: Path) -> Job:
 def open_log_of(folder: Path) -> Log:
     """The log in a party's folder, checked entry by entry with the files next to it."""
     standing = read_standing(folder / SHARED_FILE)
-    authority = Authority(folder, standing.config.federation.name)
+    return _log_in(folder, standing, Authority(folder, standing.config.federation.name))
+
+
+def _log_in(folder: Path, standing: Job, authority: Authority) -> Log:
     federation = membership(standing.config, authority.fingerprint)
     return Log(folder / LOG, federation, parties_of(standing), authority)

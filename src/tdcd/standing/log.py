@@ -7,7 +7,7 @@ that signs two different entries for one place is found out by all who have seen
 import fcntl
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,14 +96,15 @@ class Log:
         """
         if all(self._is_here(signed) for signed in entries):
             return False
-        new: list[SignedEntry] = []
+        new: dict[str, bytes] = {}
         with self._locked():
             self.refresh()
             try:
                 for signed in entries:
-                    is_of_clients = role_of(sender) == role_of(signed.entry.party) == "client"
+                    party = signed.entry.party
+                    is_of_clients = role_of(sender) == role_of(party) == "client"
                     if self._is_next(signed, past=not is_of_clients):
-                        new.append(self._added(signed))
+                        new[party] = new.get(party, b"") + self._add(signed, written(signed))
             finally:
                 self._write(new)
         return bool(new)
@@ -117,8 +118,8 @@ class Log:
             now = max(int(self._clock()), previous.time if previous else 0)
             before = previous.digest if previous else NOTHING
             entry = LogEntry(self.federation, party, len(chain), before, now, statement)
-            signed = self._added(SignedEntry(entry, *signer.sign(entry.signed)))
-            self._write([signed])
+            signed = SignedEntry(entry, *signer.sign(entry.signed))
+            self._write({party: self._add(signed, written(signed))})
         return signed
 
     def lacking(self, counts: Mapping[str, int]) -> list[SignedEntry]:
@@ -177,32 +178,36 @@ class Log:
                     raise RejectedMessage(f"it is not entry {number - 1} of {party}")
             except RejectedMessage as error:
                 raise ValueError(f"{path}, line {number}: {one_line(str(error), 300)}") from None
-            self._added(signed)
-            self._sizes[party] += len(line) + 1
+            self._add(signed, line)
         return self._sizes[party] > before
 
-    def _added(self, signed: SignedEntry) -> SignedEntry:
-        """Put an entry at the end of its chain."""
-        certificate = self._certificates.setdefault(signed.certificate, signed.certificate)
-        self.chains[signed.entry.party].append(SignedEntry(signed.entry, certificate, signed.signature))
-        return signed
+    def _add(self, signed: SignedEntry, line: bytes) -> bytes:
+        """Put an entry at the end of its chain; the end of the chain's file, if it is not there yet."""
+        party, certificate = signed.entry.party, self._certificates.setdefault(signed.certificate, signed.certificate)
+        self.chains[party].append(SignedEntry(signed.entry, certificate, signed.signature))
+        self._sizes[party] += len(line) + 1
+        return line + b"\n"
 
-    def _write(self, entries: Sequence[SignedEntry]) -> None:
-        """Make entries durable that were added."""
-        lines: dict[str, bytes] = {}
-        for signed in entries:
-            lines[signed.entry.party] = lines.get(signed.entry.party, b"") + written(signed) + b"\n"
-        for party, text in lines.items():
-            file = os.open(self._file(party), os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                # What a crash has left of a line is none.
-                os.ftruncate(file, self._sizes[party])
-                os.lseek(file, 0, os.SEEK_END)
-                write_all(file, text)
-                os.fsync(file)
-            finally:
-                os.close(file)
-            self._sizes[party] += len(text)
+    def _write(self, ends: Mapping[str, bytes]) -> None:
+        """Make entries durable that were added; those that a disk does not take were not said."""
+        rest = dict(ends)
+        try:
+            for party, text in ends.items():
+                file = os.open(self._file(party), os.O_WRONLY | os.O_CREAT, 0o600)
+                try:
+                    # What a crash has left of a line is none.
+                    os.ftruncate(file, self._sizes[party] - len(text))
+                    os.lseek(file, 0, os.SEEK_END)
+                    write_all(file, text)
+                    os.fsync(file)
+                finally:
+                    os.close(file)
+                del rest[party]
+        except OSError:
+            for party, text in rest.items():
+                del self.chains[party][-text.count(b"\n") :]
+                self._sizes[party] -= len(text)
+            raise
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -137,13 +137,10 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._channel = channel
         self._replies = channel.makefile("rb")
-        self.pid = self._number()
-
-    def _number(self) -> int:
         line = self._replies.readline()
         if not line:
             raise ConnectionError("the process that starts parties has ended: give the command again")
-        return int(line)
+        self.pid = int(line)
 
     def poll(self) -> int | None:
         """See :class:`PartyProcess`."""
@@ -161,7 +158,9 @@ class ForkedProcess:
         return self.returncode
 
     def _end(self) -> None:
-        self.returncode = self._number()
+        line = self._replies.readline()
+        # The process that watched over it was killed, and it has ended, too: how is not known.
+        self.returncode = int(line) if line else -signal.SIGKILL
         self._replies.close()
         self._channel.close()
 
