@@ -133,7 +133,11 @@ class Variant:
         Their gradients are those of one loss, without noise, only with one step on every sample, and in step.
         """
         is_exact = settings.minibatches == "full" and settings.local_steps == 1 and self.all_answer
-        are_numbers = self.few_bits == (None, None, None) and not self.has_noise and self.encrypted is None
+        # A codec of one's own may round, too.
+        of_phi = is_plain(self.exchange) or self.summed_phi is not None
+        of_blocks = is_plain(self.block_exchange) or self.summed_blocks is not None
+        are_numbers = of_phi and of_blocks and is_plain(self.client_exchange)
+        are_numbers &= not self.has_noise and self.encrypted is None
         in_step = self.remembers_rounds and self.timing.depth == 0 and not self.dropout.rate
         return self.curved is not None and is_exact and are_numbers and in_step
 
