@@ -20,7 +20,7 @@ ROWS_PER_RANGE = 16
 FEW_CLIENTS = 16
 """Of so many clients, rows are counted client by client: each count is one pass over small numbers."""
 FEW_SAMPLES = 1 << 24
-"""Up to so many samples, a client is looked up in a list of them: a few times faster than in ranges, in little memory."""
+"""Up to so many samples, clients are looked up in a list: a few times faster than in ranges, in little memory."""
 
 
 @dataclass(frozen=True, eq=False)
