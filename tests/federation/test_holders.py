@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.examples import num_examples
+from tdcd.federation import placement
 from tdcd.federation.partition import contiguous_rows, equal_sizes, row_ranges
 from tdcd.federation.placement import Held, Holders
 from tdcd.federation.silos import Federation, Silo
@@ -40,7 +41,9 @@ def test_ranges_are_the_arrays_of_their_numbers(split, shift):
         places = [numbers.tolist().index(one) if one in numbers else -1 for one in asked]
         np.testing.assert_array_equal(held.places(asked), places)
         assert [held.before(one) for one in asked] == [(numbers < one).sum() for one in asked]
-    by_range, by_array = Holders.of(tuple(ranges), total), Holders.of(tuple(arrays), total)
+    # So many samples that they are no list.
+    many = placement.FEW_SAMPLES + total
+    by_range, by_array = Holders.of(tuple(ranges), many), Holders.of(tuple(arrays), total)
     np.testing.assert_array_equal(by_range[everything], by_array[everything])
     np.testing.assert_array_equal(by_range.counts, by_array.counts)
     groups = np.arange(len(ranges)) // 2
@@ -59,6 +62,15 @@ def test_a_range_takes_no_memory():
     assert Holders.of(rows, total)[np.array([0, total - 1])].tolist() == [0, 6]
     held = Held.of(rows[2:4])
     assert held.places(np.array([rows[3][5]])).tolist() == [len(rows[2]) + 5]
+
+
+def test_few_samples_are_a_list_however_they_are_given():
+    """It is looked up for every sample of every minibatch, several times faster than ranges."""
+    ranges = row_ranges(equal_sizes(1000, 5))
+    listed = Holders.of(ranges, 1000)
+    assert listed.starts is None
+    assert listed.is_same(Holders.of(contiguous_rows(1000, equal_sizes(1000, 5)), 1000))
+    assert listed.is_same(Holders.of((*ranges[:4], np.asarray(ranges[4])), 1000))
 
 
 def test_few_clients_take_a_byte_per_sample():

@@ -159,6 +159,9 @@ def test_a_product_that_is_too_large_is_of_no_round():
     assert mixing.products(memory, np.float32, largest=17.0)[:2].tolist() == [-1, 0]
     _, _, beyond = mixing.mixed(memory, step._replace(whitened=np.full((2, 1), 1e30)), np.eye(2), np.array(1.0))
     assert mixing.products(beyond, np.float32)[0] == -1
+    # A product that is finite, but whose sum with another hub's need not be.
+    _, _, large = mixing.mixed(memory, step._replace(whitened=np.full((2, 1), 1.2e19)), np.eye(2), np.array(1.0))
+    assert mixing.products(large, np.float32)[0] == -1
     assert mixing.products(None, np.float32)[0] == -1
 
 

@@ -1,6 +1,6 @@
 """Where each sample is: which client of a silo holds it, and in a minibatch at which place among that client's rows.
 
-Who holds which samples is kept in as few numbers as say so: ranges of samples take next to none.
+Who holds which of many samples is kept in as few numbers as say so: ranges of samples take next to none.
 """
 
 import math
@@ -19,6 +19,8 @@ ROWS_PER_RANGE = 16
 """Samples that come in ranges of at least so many, on average, are kept as ranges."""
 FEW_CLIENTS = 16
 """Of so many clients, rows are counted client by client: each count is one pass over small numbers."""
+FEW_SAMPLES = 1 << 24
+"""Up to so many samples, clients are looked up in a list: a few times faster than in ranges, in little memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +117,7 @@ class Holders:
     clients: NDArray[Any]
     """``[M]``: the client of each sample; or of each range, if there are any."""
     starts: NDArray[np.int64] | None = None
-    """The first sample of each range, in order, if every client holds one."""
+    """The first sample of each range, in order, if every client of many samples holds one."""
     stops: NDArray[np.int64] | None = None
     """The samples after their last ones."""
 
@@ -128,13 +130,13 @@ class Holders:
         """
         counts = np.array([len(own) for own in rows], np.int64)
         ranges = [own for own in rows if isinstance(own, range)]
-        if len(ranges) == len(rows):
+        if total > FEW_SAMPLES and len(ranges) == len(rows):
             bounds = np.array([(own.start, own.stop) for own in ranges], np.int64)
             order = np.argsort(bounds[:, 0], kind="stable")
             return cls(total, counts, order, bounds[order, 0], bounds[order, 1])
         clients = np.full(total, -1, smallest(len(rows)))
         for client, own in enumerate(rows):
-            clients[own] = client
+            clients[slice(own.start, own.stop) if isinstance(own, range) else own] = client
         return cls(total, counts, clients)
 
     @classmethod

@@ -127,8 +127,12 @@ class ModelFiles:
 
 def _shaped(tensors: Mapping[str, NDArray[Any]], template: Tree, path: Path) -> Tree:
     wanted = named_leaves(template)
-    if set(wanted) != set(tensors):
-        raise ValueError(f"{path} holds {sorted(tensors)}, but the model has {sorted(wanted)}")
+    if other := sorted({*wanted} ^ {*tensors}):
+        has = "lacks" if other[0] in wanted else "has"
+        raise ValueError(
+            f"{path} {has} '{other[0]}': it was written with other settings, or by another version with other steps. "
+            "Continue with those, or start a new run; train.start begins it with the model of this one"
+        )
     for name, leaf in wanted.items():
         if tensors[name].shape != leaf.shape or tensors[name].dtype != leaf.dtype:
             shape = f"{tensors[name].dtype}{list(tensors[name].shape)}"

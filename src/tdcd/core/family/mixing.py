@@ -33,6 +33,8 @@ DRIFT, LEAST_DRIFT = 1e-2, 3e-3
 latter is what single precision leaves of inner products."""
 FIRST, FIRST_OF_PARABOLAS = 2 * EVERY, EVERY
 """The steps before the first mixture. Where curvature changes, the first steps say little about the later ones."""
+LARGEST = 2.0**100
+"""The largest product that is sent: a sum of such ones is finite in single precision."""
 WIDTH = 1 + REMEMBERED
 """The numbers that a hub sends: how many rounds it remembers, and the products, the newest round first."""
 
@@ -57,11 +59,11 @@ def forgotten(memory: Memory) -> Memory:
     return {**memory, **{name: np.zeros_like(np.asarray(memory[name])) for name in ("count", "met")}}
 
 
-def products(memory: Memory | None, dtype: Any, largest: float = np.inf) -> Numbers:
+def products(memory: Memory | None, dtype: Any, largest: float = LARGEST) -> Numbers:
     """What a hub sends before the steps of a round, ``[WIDTH]``: the products of its newest gradient.
 
     Args:
-        largest: with a larger product, or one that is not finite, it is those of no round; so it is without a memory.
+        largest: with a larger product, or one that is not a number, it is those of no round; so it is without a memory.
     """
     if memory is None:
         return _none(np, dtype)
@@ -73,7 +75,7 @@ def products(memory: Memory | None, dtype: Any, largest: float = np.inf) -> Numb
         found = (flat[newest_first] * flat[newest_first[0]]).sum(axis=1)
     found = library.where(library.arange(REMEMBERED) < count, found, 0)
     sent = library.concatenate([count.astype(found.dtype)[None], found])
-    limit = min(largest, float(np.finfo(found.dtype).max))
+    limit = min(largest, LARGEST)
     # What is not a number is not below the limit.
     return library.where((abs(found) <= limit).all(), sent, _none(library, found.dtype))
 

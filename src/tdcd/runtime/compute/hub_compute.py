@@ -543,7 +543,10 @@ class HubCompute:
         wanted = named_leaves(self.memory)
         for name, leaf in wanted.items():
             if name not in leaves or leaves[name].shape != leaf.shape or leaves[name].dtype != leaf.dtype:
-                raise IncompatibleParties(f"the checkpoint's '{name}' does not fit train.hub_optimizer: start over")
+                raise IncompatibleParties(
+                    f"the checkpoint has no '{name}' of this run: it was written with another train.hub_optimizer, or "
+                    "by another version with other steps: continue with that one, or start over"
+                )
         return like(self.memory, [leaves[name] for name in wanted])
 
     def _shares_of(self, present: tuple[bool, ...]) -> Any:
