@@ -103,7 +103,7 @@ def test_refusals_name_the_file_and_the_difference(folder, tmp_path):
     folder.save_blocks(NAMES, blocks(1.0), 5)
     with pytest.raises(ValueError, match=r"'weight' is float64\[3, 1\], but the model needs float32\[3, 1\]"):
         folder.load_blocks(NAMES, [{"weight": np.zeros((3, 1), np.float32)}, blocks(0.0)[1]])
-    with pytest.raises(ValueError, match=r"silo1\.safetensors lacks 'slice': .*; train\.start begins"):
+    with pytest.raises(ValueError, match=r"silo1\.safetensors lacks 'slice': .*; train\.start begins it with"):
         folder.load_blocks(NAMES, [{"slice": np.zeros(3)}, blocks(0.0)[1]])
 
 
