@@ -281,8 +281,8 @@ def test_a_stratified_holdout_keeps_the_classes_shares(keys, tmp_path, bank):
     labels = ["rare" if row < 8 else "common" for row in range(ROWS)]
     write_csv(tmp_path / "bank.csv", bank | {"y": labels})
     keys["evaluate"] |= {"stratify": True}
-    federation = assemble(check_config(keys), bias=True).federation
+    federation = assemble(check_config(keys), bias=0).federation
     assert np.bincount(federation.test_labels.astype(int)).tolist() == [18, 2]
     write_csv(tmp_path / "bank.csv", bank | {"y": np.arange(ROWS) / 3})
     with pytest.raises(ValueError, match=r"evaluate\.stratify = true: the labels are amounts"):
-        assemble(check_config(keys), bias=True)
+        assemble(check_config(keys), bias=0)

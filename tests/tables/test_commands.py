@@ -234,12 +234,12 @@ def test_columns_that_count_the_rows_are_pointed_out(federation, tmp_path, keys,
     assert f"Warning: {warning}" in said
     config = check_config(keys)
     with pytest.warns(DataWarning, match=re.escape(f"{tmp_path / 'bank.csv'}: {warning}")):
-        assemble(config, bias=False)
+        assemble(config, bias=None)
     write_csv(tmp_path / "bank.csv", {"": range(ROWS), **bank})
     status, said = checked(federation, tmp_path / "bank.csv")
     assert (status, "bank.csv: column 1 has no name, like the row numbers that pandas adds" in said) == (2, True)
     with pytest.raises(TableError, match="column 1 has no name, like the row numbers that pandas adds"):
-        assemble(config, bias=False)
+        assemble(config, bias=None)
 
 
 def test_a_run_says_that_a_column_counts_the_rows(federation, tmp_path, bank):

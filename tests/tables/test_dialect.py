@@ -231,7 +231,7 @@ def test_what_the_configuration_says_reaches_the_tables(tmp_path):
     written(tmp_path, "id;y;age;junk\n" + lines, "bank.csv")
     silo = {"name": "bank", "table": "bank.csv", "label": "y", "ignore": ["junk"]}
     keys = {"data": {"source": "files", "folder": str(tmp_path), "decimal": ",", "blank": ["?"]}, "silos": [silo]}
-    assert assemble(check_config(keys), bias=False).federation.silos[0].columns == ("age", "age missing")
+    assert assemble(check_config(keys), bias=None).federation.silos[0].columns == ("age", "age missing")
     with pytest.raises(ConfigError, match=r"data.delimiter = ';;': must be one character"):
         check_config({"data": {"delimiter": ";;"}})
     with pytest.raises(ConfigError, match=r"silo 'bank': column 'y' is under ignore and elsewhere: remove one"):
@@ -274,7 +274,7 @@ def test_ids_that_two_silos_write_differently_get_a_hint(tmp_path):
     silos = [{"name": "bank", "table": "bank.csv", "label": "y"}, {"name": "shop", "table": "shop.csv"}]
     keys = {"data": {"source": "files", "folder": str(tmp_path)}, "silos": silos}
     with pytest.raises(TableError) as caught:
-        assemble(check_config(keys), bias=False)
+        assemble(check_config(keys), bias=None)
     assert caught.value.problems[0].endswith(
         "ids are compared as exact texts: '000' in silo 'bank' is not '0' in silo 'shop'; write them alike, "
         "or set data.ids = 'plain'"
@@ -286,7 +286,7 @@ def test_plain_ids_are_one_sample_however_they_are_written(tmp_path):
     written(tmp_path, "id,b\n" + "".join(f" {n}.0 ,{n}.5\n" for n in range(120)), "shop.csv")
     silos = [{"name": "bank", "table": "bank.csv", "label": "y"}, {"name": "shop", "table": "shop.csv"}]
     keys = {"data": {"source": "files", "folder": str(tmp_path), "ids": "plain"}, "silos": silos}
-    assembled = assemble(check_config(keys), bias=False)
+    assembled = assemble(check_config(keys), bias=None)
     assert {*assembled.ids, *assembled.test_ids} == {str(number) for number in range(120)}
 
 

@@ -30,7 +30,7 @@ def test_ids_that_are_left_out_for_how_they_are_written(tmp_path, lenient):
     silos = [{"name": "bank", "table": "bank.parquet", "label": "y"}, {"name": "shop", "table": "shop.parquet"}]
     config = check_config({"data": {"source": "files", "folder": str(tmp_path), **lenient}, "silos": silos})
     with pytest.warns(UserWarning, match=hint):
-        assemble(config, bias=False)
+        assemble(config, bias=None)
     assert any(hint in sentence for sentence in check_tables(config).cautions)
     with pytest.warns(UserWarning, match=hint):
         Federation.from_frames({"bank": bank, "shop": shop}, label="y", id="id", data=lenient)

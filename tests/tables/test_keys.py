@@ -192,7 +192,7 @@ def test_labels_and_weights_are_in_the_link_table(tmp_path):
     chunks = list(read_chunks(tmp_path / "households.parquet", Columns.of(config, config.silos[0])))
     assert [one for chunk in chunks for one in chunk.ids] == rows.ids
     assert not check_tables(config).problems
-    assert len(assemble(config, bias=True).ids) > 0
+    assert len(assemble(config, bias=0).ids) > 0
 
 
 @pytest.mark.parametrize(

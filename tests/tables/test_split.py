@@ -46,7 +46,7 @@ def test_one_silo_may_get_all_labels(whole, tmp_path):
     config = check_config(read_config(path))
     assert config.federation.labels == "town"
     assert [silo.label for silo in config.silos] == [None, "y"]
-    assert len(assemble(config, bias=False).ids) == 32
+    assert len(assemble(config, bias=None).ids) == 32
     with pytest.raises(
         ValueError, match=r"federation\.labels = 'village': there is no such silo; there are bank, town"
     ):
@@ -73,7 +73,7 @@ def test_every_silo_has_all_rows_of_its_columns_in_files_of_its_own(whole, tmp_p
     keys = read_config(out / "federation.toml")
     assert [silo["categorical"] for silo in keys["silos"]] == [[], ["city"]]
     assert [silo["hub"] for silo in keys["silos"]] == ["127.0.0.1:7447", "127.0.0.1:7448"]
-    result = assemble(check_config(keys), bias=False)
+    result = assemble(check_config(keys), bias=None)
     assert [silo.num_clients for silo in result.federation.silos] == [3, 2]
     assert result.federation.silos[0].columns == ("rent", "age")
     assert len(result.ids) == 32
@@ -94,7 +94,7 @@ def test_parquet_files_give_the_same_features(whole, tmp_path):
     results = []
     for name, parquet in (("text", False), ("binary", True)):
         path = split_table(whole, tmp_path / name, silos=2, clients=[2], label="y", parquet=parquet)
-        results.append(assemble(check_config(read_config(path)), bias=True))
+        results.append(assemble(check_config(read_config(path)), bias=0))
     assert pq.read_schema(tmp_path / "binary" / "silo1" / "c1.parquet").field("age").type == pa.float64()
     for ours, theirs in zip(results[0].federation.silos, results[1].federation.silos, strict=True):
         np.testing.assert_array_equal(ours.features, theirs.features)
@@ -166,7 +166,7 @@ def test_any_table_is_the_same_after_a_split(tmp_path_factory, table):
     keys = read_config(path)
     keys["data"] |= {"standardize": False, "rare": 1}
     keys["evaluate"] = {"holdout": 0}
-    result = assemble(check_config(keys), bias=False)
+    result = assemble(check_config(keys), bias=None)
     bank, town = (dict(zip(result.ids, silo.features, strict=True)) for silo in result.federation.silos)
     labels = dict(zip(result.ids, result.federation.labels, strict=True))
     columns = result.federation.silos[1].columns

@@ -62,7 +62,7 @@ def test_labels_elsewhere_are_refused(trial):
     refused = "column 'y' is the label, and only silo 'bank' may have it (federation.labels): remove the column"
     assert refused in said
     with pytest.raises(TableError, match="column 'y' is the label, and only silo 'bank' may have it"):
-        assemble(check_config(read_config(trial)), bias=False)
+        assemble(check_config(read_config(trial)), bias=None)
 
 
 def test_the_silo_with_labels_must_have_them(trial):
@@ -78,5 +78,5 @@ def test_labels_that_were_randomised_already_are_no_table_of_features(trial):
     header, *rows = bank.read_text().splitlines()
     bank.write_text("\n".join([f"{header},label_epsilon", *(f"{row},1.0" for row in rows)]))
     with pytest.raises(TableError, match="column 'label_epsilon' says that its labels were randomised already"):
-        assemble(check_config(read_config(trial)), bias=False)
+        assemble(check_config(read_config(trial)), bias=None)
     assert checked("bank", "trial/bank/c1.csv")[0] == 2

@@ -370,6 +370,11 @@ class Simulation:
         """The most rounds that one compiled call does."""
         return self._engine.rounds_per_call
 
+    @property
+    def has_noisy_scores(self) -> bool:
+        """Whether the scores of an evaluation have noise."""
+        return self.variant.is_private
+
     def scores(
         self, hub_blocks: list[Tree], features: Sequence[Any] | None = None, evaluated_in: int | None = None
     ) -> NDArray[Any]:
@@ -383,7 +388,7 @@ class Simulation:
                 have the noise of that round; without a round, they have none.
         """
         tables = self._tables if features is None else features
-        if evaluated_in is not None and self.variant.is_private:
+        if evaluated_in is not None and self.has_noisy_scores:
             return self._noisy_scores(hub_blocks, tables, evaluated_in, "train" if features is None else "test")
         resident = self._on_device if features is None else None
         scores = self._scores(hub_blocks, tables, resident, self.blocks, self._fixed)

@@ -641,7 +641,7 @@ def measure(simulation: Simulation, hub_blocks: list[Tree], round_index: int) ->
     ones.
     """
     federation, objective, runs = simulation.federation, simulation.objective, range(len(simulation.runs))
-    if simulation.hosts is not None and not simulation.variant.is_private:
+    if simulation.hosts is not None and not simulation.has_noisy_scores:
         splits = ["train"] if federation.test_labels is None else ["train", "test"]
         measured = {split: simulation.measured(hub_blocks, split) for split in splits}
         test_loss = measured["test"][0] if "test" in measured else None
