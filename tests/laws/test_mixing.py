@@ -152,7 +152,7 @@ def test_without_what_the_others_send_no_step_is_from_a_mixture():
 
 def test_a_product_that_is_too_large_is_of_no_round():
     memory = mixing.start(np.zeros((2, 1), np.float32))
-    step = mixing.Step(np.zeros((2, 1)), np.full((2, 1), 3.0), np.zeros((2, 1)))
+    step = mixing.PlainStep(np.zeros((2, 1)), np.full((2, 1), 3.0), np.zeros((2, 1)))
     _, _, memory = mixing.mixed(memory, step, np.eye(2), np.array(1.0))
     sent = mixing.products(memory, np.float32)
     assert sent[:2].tolist() == [1, 18]

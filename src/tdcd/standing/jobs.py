@@ -223,7 +223,7 @@ class Jobs:
     _taken: dict[str, int] = field(default_factory=dict)
     """How many entries of each chain were read."""
     _early: dict[str, list[SignedEntry]] = field(default_factory=dict)
-    """By job whose proposal is not here yet: what was said about it."""
+    """By job whose proposal is not here yet: the entries about it."""
 
     @classmethod
     def of(cls, founding: Job, log: Log) -> "Jobs":
@@ -543,8 +543,8 @@ class Jobs:
             self.states[state.name] = state
             if last is not None and _order(signed) < _order(last.proposal):
                 self.states = dict(sorted(self.states.items(), key=lambda item: _order(item[1].proposal)))
-            for said in self._early.pop(state.name, []):
-                self._apply(said)
+            for entry in self._early.pop(state.name, []):
+                self._apply(entry)
 
     def _apply(self, signed: SignedEntry) -> None:
         party, statement = signed.entry.party, signed.entry.statement

@@ -189,7 +189,7 @@ class Log:
         return line + b"\n"
 
     def _write(self, ends: Mapping[str, bytes]) -> None:
-        """Make entries durable that were added; those that a disk does not take were not said."""
+        """Make entries durable that were added; those that a disk does not take are taken back."""
         rest = dict(ends)
         try:
             for party, text in ends.items():

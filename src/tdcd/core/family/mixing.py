@@ -11,7 +11,7 @@ so otherwise. Hubs take the c that make it shortest, and continue with a step fr
 That is Anderson's acceleration every few steps (Banerjee, Suryanarayana and Pask, 2016): for parabolas GMRES, the best
 that anyone can do with these gradients. The c follow from the inner products of the gradients, which are sums over the
 silos: each round, every hub sends with its phi those of its newest gradient with the ones before, a few numbers. They
-are a round late, so that nobody waits for them. :math:`\delta` is by which part of itself a gradient may be off.
+are a round late, so that no hub waits for them. :math:`\delta` is by which part of itself a gradient may be off.
 
 Gradients are *whitened* here, :math:`A_j^{-1/2} g_j`, so that their plain inner products are the ones that count.
 """
@@ -38,13 +38,13 @@ LARGEST = 2.0**100
 WIDTH = 1 + REMEMBERED
 """The numbers that a hub sends: how many rounds it remembers, and the products, the newest round first."""
 
-Numbers = Any
+Values = Any
 """An array of JAX or of NumPy."""
 Memory = dict[str, Any]
 """A hub's blocks and whitened gradients of its last rounds, in a ring, and the sums of all hubs' products of these."""
 
 
-def start(weight: Numbers, drift: float = DRIFT) -> Memory | None:
+def start(weight: Values, drift: float = DRIFT) -> Memory | None:
     """Nothing remembered; None for a block that is too large to remember."""
     if 2 * REMEMBERED * weight.size * weight.dtype.itemsize > MIXING_BYTES or not weight.size:
         return None
@@ -59,7 +59,7 @@ def forgotten(memory: Memory) -> Memory:
     return {**memory, **{name: np.zeros_like(np.asarray(memory[name])) for name in ("count", "met")}}
 
 
-def products(memory: Memory | None, dtype: Any, largest: float = LARGEST) -> Numbers:
+def products(memory: Memory | None, dtype: Any, largest: float = LARGEST) -> Values:
     """What a hub sends before the steps of a round, ``[WIDTH]``: the products of its newest gradient.
 
     Args:
@@ -72,20 +72,20 @@ def products(memory: Memory | None, dtype: Any, largest: float = LARGEST) -> Num
     flat = whitened.reshape(REMEMBERED, -1)
     newest_first = (count - 1 - library.arange(REMEMBERED)) % REMEMBERED
     with np.errstate(over="ignore", invalid="ignore"):
-        found = (flat[newest_first] * flat[newest_first[0]]).sum(axis=1)
-    found = library.where(library.arange(REMEMBERED) < count, found, 0)
-    sent = library.concatenate([count.astype(found.dtype)[None], found])
+        latest = (flat[newest_first] * flat[newest_first[0]]).sum(axis=1)
+    latest = library.where(library.arange(REMEMBERED) < count, latest, 0)
+    sent = library.concatenate([count.astype(latest.dtype)[None], latest])
     limit = min(largest, LARGEST)
     # What is not a number is not below the limit.
-    return library.where((abs(found) <= limit).all(), sent, _none(library, found.dtype))
+    return library.where((abs(latest) <= limit).all(), sent, _none(library, latest.dtype))
 
 
-def _none(library: Any, dtype: Any) -> Numbers:
+def _none(library: Any, dtype: Any) -> Values:
     """What a hub sends that remembers nothing: no sum with it is the right one."""
     return library.concatenate([library.full(1, -1, dtype), library.zeros(REMEMBERED, dtype)])
 
 
-def met(memory: Memory | None, total: Numbers, num_silos: int) -> Memory | None:
+def met(memory: Memory | None, total: Values, num_silos: int) -> Memory | None:
     """The memory with the sum of all silos' :func:`products`.
 
     Unless all remember as many rounds as this hub, it forgets its own: all others do so, too.
@@ -102,18 +102,18 @@ def met(memory: Memory | None, total: Numbers, num_silos: int) -> Memory | None:
     return _arrays({**memory, "products": sums, "count": count, "met": count})
 
 
-class Step(NamedTuple):
+class PlainStep(NamedTuple):
     """What a hub is about to do without mixing."""
 
-    block: Numbers
+    block: Values
     """Where the round began, ``[D, C]``."""
-    whitened: Numbers
+    whitened: Values
     """Its gradient there."""
-    moved: Numbers
+    moved: Values
     """Where the step leads."""
 
 
-def mixed(memory: Memory, step: Step, root: Numbers, step_size: Numbers) -> tuple[Numbers, Numbers, Memory]:
+def mixed(memory: Memory, step: PlainStep, root: Values, step_size: Values) -> tuple[Values, Values, Memory]:
     r"""Where the hub continues, whether that is from a mixture, and the memory with one more round.
 
     Args:
@@ -128,7 +128,7 @@ def mixed(memory: Memory, step: Step, root: Numbers, step_size: Numbers) -> tupl
     # The new gradient's products are not known yet.
     is_due = (memory["met"] == count) & ((count + 1) % EVERY == 0) & (count + 1 >= first)
 
-    def continued() -> tuple[Numbers, Numbers]:
+    def continued() -> tuple[Values, Values]:
         age = (count - library.arange(REMEMBERED)) % REMEMBERED
         parts = combination(memory["products"], (age > 0) & (age <= count), memory["drift"])
         newest = blocks[(count - 1) % REMEMBERED]
@@ -146,7 +146,7 @@ def mixed(memory: Memory, step: Step, root: Numbers, step_size: Numbers) -> tupl
     return moved, is_mixed, after
 
 
-def combination(products: Numbers, known: Numbers, drift: Numbers) -> Numbers:
+def combination(products: Values, known: Values, drift: Values) -> Values:
     """How much of each model to take, ``[m]``, from the inner products of their gradients, ``[m, m]``.
 
     The parts add up to 1 and may be negative; they are zero where nothing is known.
@@ -160,8 +160,8 @@ def combination(products: Numbers, known: Numbers, drift: Numbers) -> Numbers:
     most = squares.max()
     # Gradients differ in length by many orders: all are made of length 1 before the system is solved.
     lengths = library.sqrt(library.where(known & (squares > 0), squares, library.where(most > 0, most, 1)))
-    both = known[:, None] & known[None, :]
-    relative = library.where(both, products / lengths[:, None] / lengths[None, :], 0)
+    pairs = known[:, None] & known[None, :]
+    relative = library.where(pairs, products / lengths[:, None] / lengths[None, :], 0)
     identity = library.eye(len(products), dtype=products.dtype)
     shortest = library.where(known, lengths, np.inf).min()
     right = library.where(known, shortest / lengths, 0).astype(products.dtype)
@@ -172,7 +172,7 @@ def combination(products: Numbers, known: Numbers, drift: Numbers) -> Numbers:
     return library.where(is_good, parts / library.where(is_good, total, 1), np.nan).astype(products.dtype)
 
 
-def _solved(library: Any, matrix: Numbers, right: Numbers) -> Numbers:
+def _solved(library: Any, matrix: Values, right: Values) -> Values:
     if library is not np:
         return jax.numpy.linalg.solve(matrix, right)
     try:
@@ -181,7 +181,7 @@ def _solved(library: Any, matrix: Numbers, right: Numbers) -> Numbers:
         return np.full_like(right, np.nan)
 
 
-def times(matrix: Numbers, vectors: Numbers) -> Numbers:
+def times(matrix: Values, vectors: Values) -> Values:
     """A symmetric matrix, or a diagonal, times the columns ``[D, C]``."""
     if matrix.ndim == 1:
         return matrix[:, None] * vectors
@@ -190,7 +190,7 @@ def times(matrix: Numbers, vectors: Numbers) -> Numbers:
     return jax.numpy.matmul(matrix, vectors, precision=jax.lax.Precision.HIGHEST)
 
 
-def _set(ring: Numbers, place: Any, new: Numbers) -> Numbers:
+def _set(ring: Values, place: Any, new: Values) -> Values:
     """The array with other numbers in a place; one that was handed out stays as it is."""
     if library_of(ring) is np and library_of(new) is np:
         changed = ring.copy()

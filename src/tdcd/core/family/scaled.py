@@ -228,7 +228,7 @@ class Scaled:
         after = {**state, "step_size": step_size, "gradient": whitened, "block": block}
         after["stiffness"] = _dot(push, push) / library.where(length > 0, length, 1)
         if "mixing" in state:
-            step = mixing.Step(block["weight"], whitened["weight"], moved["weight"])
+            step = mixing.PlainStep(block["weight"], whitened["weight"], moved["weight"])
             weight, is_mixed, after["mixing"] = mixing.mixed(state["mixing"], step, root, step_size)
             # Momentum starts anew from there.
             moved = {**moved, "weight": weight}

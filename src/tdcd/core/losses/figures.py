@@ -146,7 +146,7 @@ def binned(scores: NDArray[Any], positive: NDArray[np.bool_]) -> NDArray[np.floa
     """``[2, BINS]``: how many negatives and positives have a score in each bin; bins are in the scores' order.
 
     >>> counts = binned(np.array([-1.0, 2.0, 2.001]), np.array([False, True, False]))
-    >>> [np.count_nonzero(own) for own in counts], auc_of_bins(counts)
+    >>> [int(np.count_nonzero(own)) for own in counts], auc_of_bins(counts)
     ([2, 1], 0.75)
     """
     with np.errstate(over="ignore"):
