@@ -122,11 +122,13 @@ def test_a_new_authority_is_said_to_take_a_restart(certs, tmp_path):
     """Signatures that are in use, under keys for masks and lists of revoked certificates, are the former one's."""
     silos = [{"name": name, "hub": free_address(), "clients": ["north"]} for name in ("bank", "shop")]
     job = Job(check_config(RIDGE | {"silos": silos}))
-    told = []
+    reasons = []
 
     class Heard(logging.Handler):
         def emit(self, record):
-            told.append(record.facts["why"])
+            # Where another test has opened the log, it says at the start that the certificate expires soon.
+            if "renew it" not in record.facts["why"]:
+                reasons.append(record.facts["why"])
 
     handler, log = Heard(), logging.getLogger("tdcd")
     log.addHandler(handler)
@@ -135,10 +137,10 @@ def test_a_new_authority_is_said_to_take_a_restart(certs, tmp_path):
             throwaway(tmp_path / "new", {}, [NORTH])
             for name in ("ca.pem", f"{NORTH}.pem", f"{NORTH}.key"):
                 shutil.copy(tmp_path / "new" / name, certs)
-            wait_until(lambda: end.receive(0.1) or told)
+            wait_until(lambda: end.receive(0.1) or reasons)
     finally:
         log.removeHandler(handler)
-    assert told == [
+    assert reasons == [
         "new files are not used, and the former ones stay in use: "
         f"{certs / 'ca.pem'} is another authority's: stop all parties and start them again, the run continues"
     ]
